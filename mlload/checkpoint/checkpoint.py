@@ -1,0 +1,76 @@
+"""`Checkpoint`: everything that can be known of a checkpoint without reading a weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mlload.checkpoint.finding import Finding
+from mlload.checkpoint.sources.base import Source
+from mlload.checkpoint.tensor import TensorRef
+
+
+class FileRef(NamedTuple):
+    """One file of a checkpoint.
+
+    name:   relative to the source
+    size:   bytes
+    kind:   "safetensors", "gguf", "torch", "tensorizer", "json", "other"
+    used:   its tensors are what an engine would read (indexed, or the only set there is);
+            False for stray weight files beside them
+    digest: sha256 where the source knows it without reading the file
+    """
+
+    name: str
+    size: int
+    kind: str
+    used: bool = False
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A `*.index.json`: its name, tensor -> file name, and the total_size that it claims (bytes)."""
+
+    name: str
+    weight_map: dict[str, str]
+    total_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is on disk (or behind a URL), with every problem met while looking.
+
+    label:      the source as typed
+    source:     to read bytes from
+    format:     of the weights: "safetensors", "gguf", "torch", "tensorizer", "sharded_state",
+                "adapter" (LoRA), "none" (a config without weights)
+    tensors:    name -> TensorRef, what an engine would read
+    stray:      tensors of weight files that the index does not name
+    config:     config.json as parsed, {} when there is none; for GGUF the metadata keys translated
+                to Hugging Face names are `mlload.checkpoint.config`'s business
+    json_files: other small JSON files as parsed, by name ("generation_config.json",
+                "tokenizer_config.json", "hf_quant_config.json", "params.json", ...)
+    metadata:   weight file name -> its own metadata (safetensors `__metadata__`, GGUF key-values)
+    index:      the index, or None
+    files:      every file
+    fingerprint: hex digest over names, sizes and headers: equal for equal headers
+    problems:   findings, in order of discovery
+    """
+
+    label: str
+    source: Source
+    format: str
+    tensors: dict[str, TensorRef]
+    stray: dict[str, TensorRef]
+    config: dict[str, Any]
+    json_files: dict[str, Any]
+    metadata: dict[str, dict[str, Any]]
+    index: Index | None
+    files: tuple[FileRef, ...]
+    fingerprint: str
+    problems: tuple[Finding, ...]
+
+    @property
+    def revision(self) -> str | None:
+        return self.source.revision
