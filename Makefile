@@ -1,0 +1,55 @@
+# Everything starts from a bare machine with Python 3.11 or newer: each target makes the
+# environment that it needs. `make demo` needs no torch; `make test` does.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# What pytest is given: make test ARGS="tests/cli -k json"
+ARGS   ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test slow lint clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    install mlload into $(VENV) and try it on a small checkpoint that it writes"
+	@echo "make test    install what the tests need into $(VENV) and run the fast tests"
+	@echo "make slow    the tests that take longer (real models, servers, whole skeletons)"
+	@echo "make lint    ruff and mypy"
+	@echo "make clean   remove the environment and the caches"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "mlload needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --requirement requirements/test.txt --editable .
+	@touch $@ $(VENV)/.base
+
+$(VENV)/.lint: requirements/lint.txt $(VENV)/.base
+	$(BIN)/pip install --quiet --requirement requirements/lint.txt
+	@touch $@
+
+demo: $(VENV)/.base
+	@PATH="$(abspath $(BIN)):$$PATH" sh tools/demo.sh
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not slow and not vllm and not fuzz" $(ARGS)
+
+slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m "slow and not vllm and not fuzz" $(ARGS)
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .venv-light build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
