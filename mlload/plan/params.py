@@ -64,7 +64,8 @@ class ParamSpec:
     experts:    the count, for modules stored once per expert ("{expert}" in `module`), else None;
                 for stacked experts the count is shape[axes.index("E")]
     engine:     path of the engine's module that holds it, same placeholders; fused parts share it
-                ("model.layers.{layer}.self_attn.qkv_proj")
+                ("model.layers.{layer}.self_attn.qkv_proj"); "" where the engine does not keep it (a stored
+                rotary table), which then counts on disk only
     kind:       the engine's class for that module ("QKVParallelLinear", "RMSNorm", "RoutedExperts", ...)
     component:  where its bytes are shown: "embedding", "attention", "mixer", "mlp", "experts", "shared_expert",
                 "router", "norm", "head", "vision", "audio", "projector", "draft", "other"
@@ -77,6 +78,7 @@ class ParamSpec:
     draft:      belongs to a draft (MTP) layer, which engines build only for speculative decoding
     dtype:      a dtype that the model class forces whatever the checkpoint's ("F32"), or None
     wiring:     module whose output is this linear's input (AWQ folds scales there), or None
+    engine_only: the engine allocates it, checkpoints do not hold it (a bias that only the fused module has)
     """
 
     module: str
@@ -101,6 +103,7 @@ class ParamSpec:
     draft: bool = False
     dtype: str | None = None
     wiring: str | None = None
+    engine_only: bool = False
 
     @property
     def n(self) -> int:
