@@ -1,0 +1,1 @@
+"""What a person types and sees: one file per subcommand, and the renderers. No decisions here."""

@@ -1,0 +1,80 @@
+"""Arguments and options that several subcommands share, so that their spelling never diverges.
+
+vLLM's own spellings are accepted beside ours: what people have in their scripts works here.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlload.checkpoint.finding import MlloadError
+
+SourceArg = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[SOURCE]",
+        help="A folder, a .safetensors or .gguf file, org/name[@revision] on the Hub, or a URL such as s3://bucket/path.",
+        show_default=False,
+    ),
+]
+SourcesArg = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SOURCE]...", help="One or more checkpoints.", show_default=False),
+]
+RevisionOpt = Annotated[
+    str | None, typer.Option("--revision", metavar="REV", help="Branch, tag or commit of a Hub repository.")
+]
+TpOpt = Annotated[
+    str | None,
+    typer.Option("--tp", "-tp", "--tensor-parallel-size", metavar="N[,N...]", help="Tensor-parallel sizes."),
+]
+PpOpt = Annotated[
+    str, typer.Option("--pp", "-pp", "--pipeline-parallel-size", metavar="N[,N...]", help="Pipeline-parallel sizes.")
+]
+EpOpt = Annotated[
+    bool, typer.Option("--ep", "--enable-expert-parallel", help="Experts whole on their rank (expert parallelism).")
+]
+EngineOpt = Annotated[
+    str, typer.Option("--engine", metavar="NAME[@VERSION]", help="The engine that the answer is for.")
+]
+AssumeQuantOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--assume-quant",
+        metavar="SPEC",
+        help="Answer for weights that are not there yet: awq:g128, gptq:g32, fp8, fp8:block128, w8a8, mxfp4, nvfp4.",
+    ),
+]
+TrustOpt = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Judge as if the engine may run the checkpoint's own code.")
+]
+OutputOpt = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write the report there instead.")]
+
+
+class TextOrJson(str, Enum):
+    text = "text"
+    json = "json"
+
+
+FormatOpt = Annotated[TextOrJson, typer.Option("--format", help="For people, or for programs (a documented schema).")]
+
+
+def sizes(text: str, option: str) -> tuple[int, ...]:
+    """ "1,2,4,8" -> (1, 2, 4, 8), in the order typed, each once."""
+    found: list[int] = []
+    for word in text.split(","):
+        if not word.strip().isascii() or not word.strip().isdigit() or not 1 <= int(word) <= 65536:
+            raise MlloadError(f"{option} takes sizes of 1 or more such as 8 or 1,2,4,8, not {text!r}")
+        if int(word) not in found:
+            found.append(int(word))
+    return tuple(found)
+
+
+def engine(text: str) -> tuple[str, str | None]:
+    """ "vllm@0.33" -> ("vllm", "0.33"); "vllm" -> ("vllm", None)."""
+    name, _, version = text.partition("@")
+    return name, version or None
