@@ -3,6 +3,9 @@
 Composite models nest the language model's fields ("text_config", "llm_config", ...); libraries
 renamed keys over the years; and a model class fills what a config leaves out. Everything that
 asks for a size asks here, under one set of names.
+
+A config is somebody else's file: a field may hold any JSON value. What cannot be meant (a width
+of "many", of -1, of 10**30) counts as absent, and `problems` tells it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ AUDIO_KEYS = ("audio_config", "audio_encoder_config")
 
 # Canonical name -> the spellings that configs use for it.
 ALIASES: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("n_embd", "d_model", "dim", "embed_dim"),
+    "hidden_size": ("n_embd", "d_model", "dim", "embed_dim", "n_embed"),
     "num_hidden_layers": ("n_layer", "num_layers", "n_layers", "decoder_layers"),
     "num_attention_heads": ("n_head", "num_heads", "n_heads", "decoder_attention_heads"),
     "num_key_value_heads": ("n_head_kv", "num_kv_heads", "n_kv_heads", "multi_query_group_num"),
@@ -30,6 +33,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "num_nextn_predict_layers": ("mtp_num_hidden_layers", "num_mtp_layers"),
 }
 
+# The largest number that any size may be: beyond it a config is damaged, and loops over it would not end.
+LIMITS = {"num_hidden_layers": 4096}
+LIMIT = 2**40
+
 
 class ConfigView:
     """Fields of one model (the language model of a composite one) by canonical names.
@@ -37,11 +44,15 @@ class ConfigView:
     raw:        the dict as parsed
     text:       the dict that holds the language model's fields (raw itself for a plain model)
     model_type: of the whole; `text_type` of the language model
+    problems:   fields asked for so far that hold what cannot be meant: name -> value as written
     """
 
-    def __init__(self, raw: dict[str, Any]) -> None:
-        self.raw = raw
-        self.text: dict[str, Any] = next((raw[k] for k in TEXT_KEYS if isinstance(raw.get(k), dict)), raw)
+    def __init__(self, raw: Any) -> None:
+        self.raw: dict[str, Any] = raw if isinstance(raw, dict) else {}
+        self.text: dict[str, Any] = next(
+            (self.raw[k] for k in TEXT_KEYS if isinstance(self.raw.get(k), dict)), self.raw
+        )
+        self.problems: dict[str, Any] = {}
 
     @property
     def model_type(self) -> str:
@@ -56,14 +67,49 @@ class ConfigView:
         value = self.raw.get("architectures")
         return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """A field by its canonical name: as given, under an older spelling, from the outer dict, or
-        as the model class would default it."""
-        for scope in (self.text, self.raw):
+    def given(self, name: str) -> Any:
+        """A field by its canonical name, as somebody wrote it: under any spelling, nested first; None if nobody did."""
+        for scope in (self.text, self.raw) if self.text is not self.raw else (self.raw,):
             for key in (name, *ALIASES.get(name, ())):
                 if scope.get(key) is not None:
                     return scope[key]
-        return default
+        return None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A field as given, else as the model class would default it, else `default`."""
+        value = self.given(name)
+        if value is None:
+            value = class_default(self.text_type, name)
+        return default if value is None else value
+
+    def size(self, name: str, default: int = 0) -> int:
+        """A size or count; 0 <= value. Anything else counts as absent and is noted in `problems`."""
+        value = self.given(name)
+        if value is not None:
+            number = _count(value, LIMITS.get(name, LIMIT))
+            if number is not None:
+                return number
+            self.problems[name] = value
+        number = _count(class_default(self.text_type, name), LIMIT)
+        return default if number is None else number
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A switch; numbers and strings are not switches."""
+        value = self.given(name)
+        if isinstance(value, bool):
+            return value
+        if value is not None:
+            self.problems[name] = value
+        value = class_default(self.text_type, name)
+        return value if isinstance(value, bool) else default
+
+    def items(self, name: str) -> list[Any]:
+        """A list, [] when absent."""
+        value = self.get(name)
+        if value is None or isinstance(value, list):
+            return value or []
+        self.problems[name] = value
+        return []
 
     def sub(self, keys: tuple[str, ...]) -> ConfigView | None:
         """A nested model's own view (VISION_KEYS, AUDIO_KEYS), or None."""
@@ -72,36 +118,57 @@ class ConfigView:
     # Sizes that every decoder has.
     @property
     def hidden(self) -> int:
-        return int(self.get("hidden_size") or 0)
+        return self.size("hidden_size")
 
     @property
     def layers(self) -> int:
-        return int(self.get("num_hidden_layers") or 0)
+        return self.size("num_hidden_layers")
 
     @property
     def heads(self) -> int:
-        return int(self.get("num_attention_heads") or 0)
+        return self.size("num_attention_heads")
 
     @property
     def kv_heads(self) -> int:
-        return int(self.get("num_key_value_heads") or self.heads)
+        return self.size("num_key_value_heads") or self.heads
 
     @property
     def head_dim(self) -> int:
-        return int(self.get("head_dim") or (self.hidden // self.heads if self.heads else 0))
+        return self.size("head_dim") or (self.hidden // self.heads if self.heads else 0)
 
     @property
     def intermediate(self) -> int:
-        return int(self.get("intermediate_size") or 0)
+        return self.size("intermediate_size")
 
     @property
     def vocab(self) -> int:
-        return int(self.get("vocab_size") or 0)
+        return self.size("vocab_size")
 
     @property
     def experts(self) -> int:
-        return int(self.get("num_experts") or 0)
+        return self.size("num_experts")
 
     @property
     def tied(self) -> bool:
-        return bool(self.get("tie_word_embeddings", False))
+        """Whether the output head is the input table. A composite model's own class ties, so its outer word counts
+        before the nested one; absent in both, the class's default."""
+        for scope in (self.raw, self.text):
+            value = scope.get("tie_word_embeddings")
+            if isinstance(value, bool):
+                return value
+        return class_default(self.model_type, "tie_word_embeddings") is True
+
+
+def class_default(model_type: str, name: str) -> Any:
+    """What transformers' config class for `model_type` puts where a config says nothing, or None."""
+    from mlload.checkpoint.config_defaults import defaults_of
+
+    return defaults_of(model_type).get(name)
+
+
+def _count(value: Any, limit: int) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if value != value or not 0 <= value <= limit or int(value) != value:
+        return None
+    return int(value)

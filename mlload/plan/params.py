@@ -57,9 +57,9 @@ class ParamSpec:
     groups:     1: the parts lie one after another. n > 1: the axis is n groups, each holding an
                 equal share of every part in turn (GPT-NeoX: one group a head; gpt-oss's gate and
                 up: one group a row pair)
-    bias:       suffix of a bias of length N, or None. Column-parallel biases are cut with N, row-parallel ones
-                are whole on every rank
-    weight:     suffix of the weight
+    bias:       suffix of a bias of length N ([E, N] for stacked experts), or None. Column-parallel biases are cut
+                with N, row-parallel ones are whole on every rank
+    weight:     suffix of the weight; suffixes follow a dot unless they begin with "_" (gpt-oss: "_bias")
     layers:     the layer numbers, or None for a module outside the layers
     experts:    the count, for modules stored once per expert ("{expert}" in `module`), else None;
                 for stacked experts the count is shape[axes.index("E")]
@@ -119,6 +119,16 @@ class ParamSpec:
     def count(self) -> int:
         """How many modules the family has (layers x experts stored apart)."""
         return (1 if self.layers is None else len(self.layers)) * (self.experts or 1)
+
+    def tensor(self, module: str, suffix: str | None = None) -> str:
+        """Name of one of the tensors of `module`: of its weight, or of the one called `suffix`."""
+        suffix = self.weight if suffix is None else suffix
+        return module + suffix if not suffix or suffix.startswith("_") else f"{module}.{suffix}"
+
+    @property
+    def bias_shape(self) -> tuple[int, ...]:
+        """Shape of the bias, where there is one: [N], or [E, N] for stacked experts."""
+        return (*(d for d, axis in zip(self.shape, self.axes, strict=True) if axis == "E"), self.n)
 
     def with_prefix(self, prefix: str) -> ParamSpec:
         """The same family under another root, on disk and in the engine."""

@@ -1,0 +1,37 @@
+"""Model types -> what their classes expect. One family file is imported, the one that is asked for.
+
+A family file has `ARCHITECTURES`, a tuple of `Architecture`; a new one is listed in FAMILIES.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from mlload.checkpoint.config import ConfigView
+from mlload.plan.architectures.architecture import Architecture
+from mlload.plan.architectures.attention import AttentionSpec, StateSpec
+
+__all__ = ["FAMILIES", "Architecture", "AttentionSpec", "StateSpec", "find", "model_types"]
+
+# Family file -> the model types in it.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "llama": ("llama", "mistral"),
+}
+
+
+def model_types() -> tuple[str, ...]:
+    """Every model type that has a table."""
+    return tuple(model_type for types in FAMILIES.values() for model_type in types)
+
+
+def find(config: ConfigView, *, text: bool = False) -> Architecture | None:
+    """The table for a config's model type, or None where there is none (see `inferred`).
+
+    text: look for the language model inside a composite config
+    """
+    model_type = config.text_type if text else config.model_type
+    family = next((name for name, types in FAMILIES.items() if model_type in types), None)
+    if family is None:
+        return None
+    rows: tuple[Architecture, ...] = import_module(f"{__name__}.{family}").ARCHITECTURES
+    return next(row for row in rows if row.model_type == model_type)
