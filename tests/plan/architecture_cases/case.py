@@ -1,4 +1,4 @@
-"""Small configs for every covered model type: data of test_architectures_transformers."""
+"""What a case of test_architectures_transformers is, and the sizes that most of them share."""
 
 from __future__ import annotations
 
@@ -27,9 +27,3 @@ SMALL: dict[str, Any] = {
 def small(**fields: Any) -> Case:
     class_name = fields.pop("class_name", None)
     return Case({**SMALL, **fields}, class_name)
-
-
-CASES: dict[str, tuple[Case, ...]] = {
-    "llama": (small(), small(head_dim=20, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
-    "mistral": (small(), small(head_dim=20, sliding_window=8, tie_word_embeddings=True)),
-}
