@@ -5,7 +5,7 @@ vLLM's own spellings are accepted beside ours: what people have in their scripts
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +55,7 @@ TrustOpt = Annotated[
 OutputOpt = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write the report there instead.")]
 
 
-class TextOrJson(str, Enum):
+class TextOrJson(StrEnum):
     text = "text"
     json = "json"
 
