@@ -16,6 +16,7 @@ __all__ = ["FAMILIES", "Architecture", "AttentionSpec", "StateSpec", "find", "mo
 # Family file -> the model types in it.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "llama": ("llama", "mistral"),
+    "deepseek": ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"),
 }
 
 
