@@ -75,11 +75,18 @@ class ConfigView:
                     return scope[key]
         return None
 
+    def default(self, name: str) -> Any:
+        """What the model class puts where nothing is written. A written null is not nothing: it switches a field off
+        (DeepSeek's `q_lora_rank`), so it has no default."""
+        scope = self.text
+        written = any(key in scope for key in (name, *ALIASES.get(name, ())))
+        return None if written else class_default(self.text_type, name)
+
     def get(self, name: str, default: Any = None) -> Any:
         """A field as given, else as the model class would default it, else `default`."""
         value = self.given(name)
         if value is None:
-            value = class_default(self.text_type, name)
+            value = self.default(name)
         return default if value is None else value
 
     def size(self, name: str, default: int = 0) -> int:
@@ -90,7 +97,7 @@ class ConfigView:
             if number is not None:
                 return number
             self.problems[name] = value
-        number = _count(class_default(self.text_type, name), LIMIT)
+        number = _count(class_default(self.text_type, name) if value is not None else self.default(name), LIMIT)
         return default if number is None else number
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -100,7 +107,7 @@ class ConfigView:
             return value
         if value is not None:
             self.problems[name] = value
-        value = class_default(self.text_type, name)
+        value = class_default(self.text_type, name) if value is not None else self.default(name)
         return value if isinstance(value, bool) else default
 
     def items(self, name: str) -> list[Any]:

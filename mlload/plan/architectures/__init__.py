@@ -15,7 +15,25 @@ __all__ = ["FAMILIES", "Architecture", "AttentionSpec", "StateSpec", "find", "mo
 
 # Family file -> the model types in it.
 FAMILIES: dict[str, tuple[str, ...]] = {
-    "llama": ("llama", "mistral"),
+    "llama": (
+        "llama",
+        "granite",
+        "smollm3",
+        "internlm3",
+        "seed_oss",
+        "arcee",
+        "ernie4_5",
+        "exaone4",
+        "stablelm",
+        "nemotron",
+        "starcoder2",
+    ),
+    "mistral": ("mistral", "ministral", "ministral3"),
+    "mixtral": ("mixtral", "phimoe"),
+    "qwen": ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+    "gemma": ("gemma", "gemma2", "gemma3_text"),
+    "olmo": ("olmo", "olmo2", "olmo3", "olmoe"),
+    "qwen_vl": ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"),
     "deepseek": ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"),
 }
 

@@ -1,46 +1,77 @@
-"""Llama and the many that differ from it by a bias, a norm or a width."""
+"""Llama and those that differ from it by a bias or a norm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from mlload.checkpoint.config import ConfigView
 from mlload.plan.architectures.architecture import Architecture
-from mlload.plan.architectures.blocks import LAYER, embedding, gated_mlp, gqa, head, norm
+from mlload.plan.architectures.decoder import decoder
 from mlload.plan.architectures.memory import by_layer_types, everywhere
-from mlload.plan.params import ParamSpec
 
-Switch = bool | str
-
-
-def on(c: ConfigView, switch: Switch) -> bool:
-    """A switch of a row: fixed, or the name of the config field that decides."""
-    return c.flag(switch) if isinstance(switch, str) else switch
-
-
-def rows(
-    *,
-    qkv_bias: Switch = False,
-    out_bias: Switch = False,
-    mlp_bias: Switch = False,
-    qk_norm: Switch = False,
-) -> Callable[[ConfigView], Iterator[ParamSpec]]:
-    """Pre-norm decoder with grouped-query attention and a gated MLP."""
-
-    def build(c: ConfigView) -> Iterator[ParamSpec]:
-        layers = range(c.layers)
-        yield embedding(c)
-        yield norm(f"{LAYER}.input_layernorm", c.hidden, layers)
-        yield from gqa(c, layers, qkv_bias=on(c, qkv_bias), out_bias=on(c, out_bias), qk_norm=on(c, qk_norm))
-        yield norm(f"{LAYER}.post_attention_layernorm", c.hidden, layers)
-        yield from gated_mlp(c, layers, bias=on(c, mlp_bias))
-        yield norm("model.norm", c.hidden, stage="last")
-        yield head(c)
-
-    return build
-
+llama = decoder(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
 
 ARCHITECTURES = (
-    Architecture("llama", rows(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"), everywhere),
-    Architecture("mistral", rows(), by_layer_types),
+    Architecture("llama", llama, everywhere),
+    Architecture("granite", llama, everywhere),
+    Architecture("smollm3", llama, by_layer_types),
+    Architecture(
+        "internlm3",
+        decoder(
+            qkv_bias=("attention_bias", "qkv_bias"),
+            out_bias=("attention_bias", "qkv_bias"),
+            mlp_bias=("mlp_bias", "bias"),
+        ),
+        everywhere,
+    ),
+    Architecture(
+        "seed_oss",
+        decoder(qkv_bias="attention_bias", out_bias="attention_out_bias", mlp_bias="mlp_bias"),
+        everywhere,
+    ),
+    Architecture(
+        "arcee",
+        decoder(
+            qkv_bias="attention_bias",
+            out_bias="attention_bias",
+            mlp="plain",
+            mlp_names=("up_proj", "down_proj"),
+            mlp_bias="mlp_bias",
+        ),
+        everywhere,
+    ),
+    Architecture("ernie4_5", decoder(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"), everywhere),
+    Architecture(
+        "exaone4",
+        decoder(
+            qk_norm=True,
+            before_attention=None,
+            after_attention=("post_attention_layernorm",),
+            before_mlp=None,
+            after_mlp=("post_feedforward_layernorm",),
+        ),
+        by_layer_types,
+    ),
+    Architecture("stablelm", decoder(qkv_bias="use_qkv_bias", norm_bias=True), everywhere),
+    Architecture(
+        "nemotron",
+        decoder(
+            qkv_bias="attention_bias",
+            out_bias="attention_bias",
+            norm_bias=True,
+            mlp="plain",
+            mlp_names=("up_proj", "down_proj"),
+            mlp_bias="mlp_bias",
+        ),
+        everywhere,
+    ),
+    Architecture(
+        "starcoder2",
+        decoder(
+            qkv_bias="use_bias",
+            out_bias="use_bias",
+            norm_bias=True,
+            mlp="plain",
+            mlp_names=("c_fc", "c_proj"),
+            mlp_bias="use_bias",
+        ),
+        by_layer_types,
+    ),
 )
