@@ -20,6 +20,7 @@ from mlload.checkpoint.sources.http import Answer, HttpClient, Unreachable
 from mlload.checkpoint.sources.progress import Progress, Ticker
 
 THREADS = 16
+MAX_PAGES = 1000
 TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 
 
@@ -77,7 +78,10 @@ class HubSource:
 
     def _info(self) -> dict[str, Any]:
         path = f"/api/models/{self.repo_id}/revision/{quote(self.asked_revision, safe='')}?blobs=true"
-        return dict(self._json(path)[0])
+        info, _ = self._json(path)
+        if not isinstance(info, dict) or not isinstance(info.get("siblings"), list):
+            raise self._no_hub()
+        return info
 
     def _json(self, path: str) -> tuple[Any, dict[str, str]]:
         """An API answer as parsed, and its headers."""
@@ -86,35 +90,42 @@ class HubSource:
             raise self._refusal(answer, "")
         try:
             return json.loads(answer.body), answer.headers
-        except ValueError:
-            raise AccessError(
-                f"{self.endpoint} answered something other than a model's description for {self.repo_id}",
-                hint="check HF_ENDPOINT, and whether a proxy or a login page answers in its place",
-                exit_code=3,
-            ) from None
+        except (ValueError, RecursionError):
+            raise self._no_hub() from None
+
+    def _no_hub(self) -> MlloadError:
+        return AccessError(
+            f"{self.endpoint} answered something other than a model's description for {self.repo_id}",
+            hint="check HF_ENDPOINT, and whether a proxy or a login page answers in its place",
+            exit_code=3,
+        )
 
     def _listing(self, info: dict[str, Any]) -> list[SourceFile]:
         """Files with sizes: from the description, or from the tree where a mirror leaves the sizes out."""
-        siblings = info.get("siblings")
-        entries = [entry for entry in siblings if isinstance(entry, dict)] if isinstance(siblings, list) else []
-        if any(not isinstance(entry.get("size"), int) for entry in entries) or not entries:
+        entries = info["siblings"]
+        if not entries or not all(isinstance(e, dict) and isinstance(e.get("size"), int) for e in entries):
             entries = self._tree()
         found = []
         for entry in entries:
             lfs = entry.get("lfs")
             name = str(entry.get("rfilename") or entry.get("path") or "")
+            size = entry.get("size")
             digest = (lfs.get("sha256") or lfs.get("oid")) if isinstance(lfs, dict) else None
-            found.append(SourceFile(name, int(entry.get("size") or 0), str(digest) if digest else None))
+            found.append(SourceFile(name, size if isinstance(size, int) else 0, str(digest) if digest else None))
         return sorted(found)
 
     def _tree(self) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = []
-        path: str | None = f"/api/models/{self.repo_id}/tree/{quote(self.revision or 'main', safe='')}?recursive=true"
-        while path:
+        path = f"/api/models/{self.repo_id}/tree/{quote(self.revision or 'main', safe='')}?recursive=true"
+        for _ in range(MAX_PAGES):
             page, headers = self._json(path)
-            entries += [entry for entry in page if entry.get("type") == "file"]
+            if not isinstance(page, list):
+                raise self._no_hub()
+            entries += [entry for entry in page if isinstance(entry, dict) and entry.get("type") == "file"]
             link = headers.get("link", "")
-            path = link[link.find("<") + 1 : link.find(">")] if 'rel="next"' in link else None
+            if 'rel="next"' not in link:
+                break
+            path = link[link.find("<") + 1 : link.find(">")]
         return entries
 
     def _fetch(self, asked: Range) -> bytes:
