@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -45,7 +46,8 @@ class Checkpoint:
     source:     to read bytes from
     format:     of the weights: "safetensors", "gguf", "torch", "tensorizer", "sharded_state",
                 "adapter" (LoRA), "none" (a config without weights)
-    tensors:    name -> TensorRef, what an engine would read
+    tensors:    name -> TensorRef, what an engine would read; of "sharded_state", where every rank holds the
+                same names, "rank0/name" or "pp0-tp1/name" -> TensorRef
     stray:      tensors of weight files that the index does not name
     config:     config.json as parsed, {} when there is none; for GGUF the metadata keys translated
                 to Hugging Face names are `mlload.checkpoint.config`'s business
@@ -70,6 +72,19 @@ class Checkpoint:
     files: tuple[FileRef, ...]
     fingerprint: str
     problems: tuple[Finding, ...]
+
+    @classmethod
+    def open(
+        cls, source: str | Source, *, revision: str | None = None, progress: Callable[[str], None] | None = None
+    ) -> Checkpoint:
+        """Read headers and small files of a folder, a file, "org/name[@revision]" or a URL; never a weight.
+
+        progress: called with a line of text when remote reads take more than a second. Raises MlloadError where there is no such
+        source; whatever is wrong inside it becomes `problems`.
+        """
+        from mlload.checkpoint.reading import open_checkpoint
+
+        return open_checkpoint(source, revision, progress)
 
     @property
     def revision(self) -> str | None:
