@@ -58,7 +58,7 @@ def saved(config: dict[str, Any], class_name: str | None) -> dict[str, tuple[int
         model_class = getattr(importlib.import_module("transformers"), class_name)
     with torch.device("meta"):
         model = model_class(parsed)
-    tied = set(model.all_tied_weights_keys) if parsed.get_text_config().tie_word_embeddings else set()
+    tied = set(model.all_tied_weights_keys)
     state = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
     return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, state).items()}
 

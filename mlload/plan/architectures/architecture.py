@@ -22,6 +22,8 @@ class Architecture:
     attend:     config -> its memory, by groups of layers
     alternates: (prefix on disk, our prefix): other spellings that published checkpoints use for the same
                 modules, tried when a module is missing under its own name; "" is the empty prefix
+    variants:   other layouts of the same model in published checkpoints (experts stacked, transposed), each the
+                modules of the whole; the one whose names and shapes fit the files best is meant
     inferred:   guessed from tensor names; verdicts that hang on it are not certain
     """
 
@@ -29,6 +31,7 @@ class Architecture:
     build: Params
     attend: Attention
     alternates: tuple[tuple[str, str], ...] = ()
+    variants: tuple[Params, ...] = ()
     inferred: bool = False
 
     def params(self, config: ConfigView) -> tuple[ParamSpec, ...]:
