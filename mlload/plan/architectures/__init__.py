@@ -34,6 +34,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "gemma": ("gemma", "gemma2", "gemma3_text"),
     "olmo": ("olmo", "olmo2", "olmo3", "olmoe"),
     "qwen_vl": ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"),
+    "qwen_hybrid": ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"),
     "deepseek": ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"),
 }
 
