@@ -1,0 +1,137 @@
+"""Elements by dtype of a routed-experts layer's parameters, method by method.
+
+Letters: E experts on this rank, H hidden size, I intermediate size of one expert on this rank, S = 2
+for gate and up, 1 where there is no gate. w13 is [E, S*I, H] and w2 [E, H, I].
+"""
+
+from __future__ import annotations
+
+from mlload.profiles.allocation.linear import Elements, ceil_div
+from mlload.profiles.layers import EngineLayer
+from mlload.profiles.methods import Method, capability_number
+from mlload.profiles.profile import Profile
+from mlload.quant.spec import Scheme
+
+
+def experts_elements(
+    method: Method,
+    layer: EngineLayer,
+    dtype: str,
+    scheme: Scheme | None,
+    capability: tuple[int, int] | None,
+    profile: Profile,
+) -> Elements:
+    """(dtype, elements) of everything that the experts hold on one rank."""
+    e, h, i, s = layer.experts, layer.k, layer.intermediate, len(layer.parts)
+    if method.family in ("mxfp4_gpt_oss", "mxfp4"):
+        h, i = mxfp4_sizes(h, i, mxfp4_backend(method.family, capability, profile))
+    weights = e * (s * i * h + h * i)
+    # Biases of experts: GPTQ has them always, AWQ never (auto_gptq.py:571).
+    has_bias = layer.bias > 0 and method.name != "AutoAWQMoEMethod"
+    if method.name == "AutoGPTQMoEMethod":
+        has_bias = True
+    elif method.name == "MoeWNA16Method":
+        has_bias = False
+    biases = e * (s * i + h) if has_bias else 0
+    bias = [("BF16" if method.family.startswith("mxfp4") else dtype, biases)]
+    if method.family == "unquantized":
+        return [(dtype, weights), *bias]
+    if method.name in ("AutoAWQMoEMethod", "AutoGPTQMoEMethod"):
+        return _marlin_layout(method, layer, dtype) + bias
+    if method.name == "MoeWNA16Method":
+        return _moe_wna16(method, layer, dtype)
+    if method.family == "wna16":
+        return _packed(method, layer, dtype) + bias
+    if method.family == "fp8":
+        return [("F8_E4M3", weights), ("F32", _fp8_scales(method, layer, scheme)), *bias]
+    if method.family == "int8":
+        return [("I8", weights), ("F32", e * (s * i + h)), *bias]
+    if method.family == "nvfp4":
+        groups = e * (s * i * (h // method.group_size) + h * (i // method.group_size))
+        packed = e * (s * i * (h // 2) + h * (i // 2))
+        return [("U8", packed), ("F8_E4M3", groups), ("F32", 2 * e * (s + 1)), *bias]
+    packed = e * (s * i * (h // 2) + h * (i // 2))
+    return [("U8", packed + e * (s * i * (h // 32) + h * (i // 32))), *bias]
+
+
+def _marlin_layout(method: Method, layer: EngineLayer, dtype: str) -> Elements:
+    """auto_awq.py:533, auto_gptq.py:497. AWQ packs along N, GPTQ along K."""
+    e, h, i, s = layer.experts, layer.k, layer.intermediate, len(layer.parts)
+    pack, group = 32 // method.bits, method.group_size
+    groups13, groups2 = (1, 1) if group == -1 else (h // group, i // group)
+    if method.name == "AutoAWQMoEMethod":
+        groups13, groups2 = h // group, i // group
+        words = h * (s * i // pack) + i * (h // pack)
+    else:
+        words = h // pack * (s * i) + i // pack * h
+    zeros = groups13 * (s * i // pack) + groups2 * (h // pack)
+    return [("I32", e * (words + zeros)), (dtype, e * (groups13 * s * i + groups2 * h))]
+
+
+def halved_group(group: int, h: int, i: int) -> int:
+    """The group that divides both sizes, by halving (moe_wna16.py:281); below 32 vLLM refuses it."""
+    while group > 0 and (i % group or h % group):
+        group //= 2
+    return group
+
+
+def _moe_wna16(method: Method, layer: EngineLayer, dtype: str) -> Elements:
+    """moe_wna16.py:264: bytes, not words; scales (and AWQ's zero points) repeated for the halved group."""
+    e, h, i, s = layer.experts, layer.k, layer.intermediate, len(layer.parts)
+    pack = 8 // method.bits
+    group = max(halved_group(method.group_size, h, i), 1)
+    zeros = (s * i // pack) * (h // group) + (h // pack) * (i // group) if method.zero_points else 0
+    return [
+        ("U8", e * (s * i * (h // pack) + h * (i // pack))),
+        (dtype, e * (s * i * (h // group) + h * (i // group))),
+        ("U8", e * zeros),
+    ]
+
+
+def _packed(method: Method, layer: EngineLayer, dtype: str) -> Elements:
+    """compressed_tensors_moe_wna16.py:130: words along K; two shapes a tensor, in the model's dtype."""
+    e, h, i, s = layer.experts, layer.k, layer.intermediate, len(layer.parts)
+    group = method.group_size
+    groups13, groups2 = (1, 1) if group == -1 else (h // group, i // group)
+    words = s * i * (h * method.bits // 32) + h * (i * method.bits // 32)
+    zeros = 0
+    if method.zero_points:
+        zeros = (s * i * method.bits // 32) * groups13 + (h * method.bits // 32) * groups2
+    return [("I32", e * (words + zeros)), (dtype, e * (s * i * groups13 + h * groups2)), (dtype, 2 * e * 2)]
+
+
+def _fp8_scales(method: Method, layer: EngineLayer, scheme: Scheme | None) -> int:
+    """fp8.py:618, compressed_tensors_moe_w8a8_fp8.py:150, modelopt.py:553."""
+    e, h, i, s = layer.experts, layer.k, layer.intermediate, len(layer.parts)
+    if method.block:
+        bn, bk = method.block
+        return e * (s * ceil_div(i, bn) * ceil_div(h, bk) + ceil_div(h, bn) * ceil_div(i, bk))
+    scales = e * (s * i + h) if method.weight == "fp8_channel" else e * (s + 1)
+    static = scheme is not None and scheme.activation == "static"
+    return scales + (2 * e if static else 0)
+
+
+def mxfp4_backend(family: str, capability: tuple[int, int] | None, profile: Profile) -> str:
+    """The backend that rounds mxfp4 experts up, where the FlashInfer ones are absent (oracle/mxfp4.py:402)."""
+    cc = capability_number(capability)
+    if family == "mxfp4":
+        if profile.assumed.get("deep_gemm") and cc // 10 in (10, 12):
+            return "DEEPGEMM_MXFP4"
+        humming = cc in profile.constant("humming_before_marlin", ()) and profile.assumed.get("humming")
+        return "HUMMING" if humming else "MARLIN"
+    # Consumer Blackwell prefers Marlin (oracle/mxfp4.py:426).
+    triton = profile.assumed.get("triton_kernels") and 90 <= cc < 130 and cc // 10 != 12
+    return "TRITON" if triton else "MARLIN"
+
+
+def mxfp4_sizes(h: int, i: int, backend: str) -> tuple[int, int]:
+    """Hidden and intermediate size as allocated (oracle/mxfp4.py:837)."""
+
+    def up(value: int, to: int) -> int:
+        return ceil_div(value, to) * to
+
+    if backend == "DEEPGEMM_MXFP4":
+        return up(h, 128), up(i, 128)
+    if backend == "MARLIN":
+        return up(h, 256), up(i, 128)
+    return h, up(i, 64)
