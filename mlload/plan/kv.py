@@ -1,0 +1,92 @@
+"""What a sequence costs: KV-cache bytes per token and fixed state, by attention class, on each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mlload.checkpoint.tensor import DTYPE_BITS
+from mlload.plan.architectures import AttentionSpec
+from mlload.plan.cutting import share
+from mlload.plan.mesh import Mesh
+from mlload.plan.params import Part
+from mlload.plan.stages import stage_layers
+
+# Engine spellings of --kv-cache-dtype -> bytes of one value.
+KV_DTYPES: dict[str, str] = {
+    "fp8": "F8_E4M3",
+    "fp8_e4m3": "F8_E4M3",
+    "fp8_e5m2": "F8_E5M2",
+    "fp8_inc": "F8_E4M3",
+    "fp8_ds_mla": "F8_E4M3",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "half": "F16",
+    "float32": "F32",
+}
+
+
+class KVClass(NamedTuple):
+    """One attention class on one rank.
+
+    kind:            as in `AttentionSpec`
+    layers:          how many of its layers own a cache here
+    bytes_per_token: over those layers; 0 for recurrent ones
+    state_bytes:     fixed, per sequence, over those layers
+    window:          tokens that a sliding or chunked layer ever looks at, None for all
+    """
+
+    kind: str
+    layers: int
+    bytes_per_token: int
+    state_bytes: int
+    window: int | None
+
+
+def kv_classes(
+    attention: Sequence[AttentionSpec], mesh: Mesh, rank: int, total_layers: int, *, dtype: str, kv_dtype: str
+) -> tuple[KVClass, ...]:
+    """The classes of one rank. dtype is the model's, kv_dtype that of keys and values (safetensors names)."""
+    mine = stage_layers(total_layers, mesh, mesh.pp_rank(rank))
+    found: list[KVClass] = []
+    for group in attention:
+        shared = frozenset(group.shares)
+        count = sum(1 for layer in group.layers if layer in mine and layer not in shared)
+        if count and group.kind != "none":
+            found.append(
+                KVClass(
+                    group.kind,
+                    count,
+                    count * _token_bytes(group, mesh.tp, kv_dtype),
+                    count * _state_bytes(group, mesh.tp, mesh.tp_rank(rank), dtype),
+                    group.window,
+                )
+            )
+    return tuple(found)
+
+
+def _token_bytes(group: AttentionSpec, tp: int, kv_dtype: str) -> int:
+    """Bytes of one position in one layer. KV heads are divided, or one is held by several ranks."""
+    size = DTYPE_BITS[kv_dtype] // 8
+    if group.kind in ("linear", "ssm"):
+        return 0
+    # An indexer keeps one byte a value, and a float32 scale for every 128 of them.
+    index = group.index_dim + -(-group.index_dim // 128) * 4
+    if group.kind == "mla":
+        return group.latent * size + index
+    heads = max(1, -(-group.kv_heads // tp))
+    return heads * (group.head_dim + group.v_head_dim) * size + index
+
+
+def _state_bytes(group: AttentionSpec, tp: int, rank: int, dtype: str) -> int:
+    total = 0
+    for state in group.states:
+        held = sum(_held(part, tp, rank) for part in state.parts)
+        kept = dtype if state.dtype in ("model", "ssm") else state.dtype
+        total += held * state.rest * DTYPE_BITS[kept] // 8
+    return total
+
+
+def _held(part: Part, tp: int, rank: int) -> int:
+    held = share(part, tp, rank)
+    return held.stop - held.start

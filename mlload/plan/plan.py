@@ -1,0 +1,190 @@
+"""`make_plan`: who holds what, for one model on one engine and one mesh.
+
+The plan is symbolic. A rule is stored once per family; sizes come from arithmetic; segments are
+expanded for one rank when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mlload.checkpoint.finding import Finding
+from mlload.plan.dtype import resolve_dtype
+from mlload.plan.engine_layers import PlannedLayer
+from mlload.plan.engine_view import EngineView
+from mlload.plan.kv import KV_DTYPES, KVClass, kv_classes
+from mlload.plan.mesh import Mesh
+from mlload.plan.model import Model
+from mlload.plan.placement import place
+from mlload.plan.segments import Segment, segments
+from mlload.plan.sizes import DiskSizes, RankSizes
+from mlload.plan.stages import stage_sizes
+from mlload.plan.unknowns import Unknown
+from mlload.plan.violations import violations
+from mlload.plan.weights import WeightSizes
+from mlload.profiles import Profile
+
+Capability = tuple[int, int]
+
+# What `sizes_that_work` tries.
+TENSOR_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32)
+STAGE_SIZES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """model, profile, mesh: what was asked
+    dtype:      that the engine computes in ("BF16")
+    kv_dtype:   of keys and values
+    capability: of the GPU, None where none was named
+    violations: every violated rule of every layer, folded
+    unknowns:   what could not be judged, and how to know
+    """
+
+    model: Model
+    profile: Profile
+    mesh: Mesh
+    dtype: str
+    kv_dtype: str
+    capability: Capability | None
+    view: EngineView
+    violations: tuple[Finding, ...]
+    unknowns: tuple[Unknown, ...]
+
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        """The engine's modules, fused as it fuses them, with their sizes per rank."""
+        return self.view.layers
+
+    def stages(self) -> tuple[int, ...]:
+        """Layers of each pipeline stage."""
+        return stage_sizes(self.model.config.layers, self.mesh.pp, self.mesh.partition)
+
+    def ranks(self) -> tuple[RankSizes, ...]:
+        """Bytes of every rank of one replica."""
+        view, layers = self.view, self.model.config.layers
+        disk = DiskSizes(self.model.params, self.mesh, layers, view.padding, view.tower_tp)
+        weights = WeightSizes(
+            view.params,
+            view.layers,
+            self.mesh,
+            layers,
+            dtype=self.dtype,
+            padding=view.padding,
+            tower_tp=view.tower_tp,
+            allocate=view.allocation(self.dtype, self.capability),
+        )
+        found: list[RankSizes] = []
+        for rank in self.mesh.ranks:
+            read, draft = disk.of(rank)
+            components, dtypes = weights.of(rank)
+            cache = self.kv(rank)
+            found.append(
+                RankSizes(
+                    rank=rank,
+                    disk_bytes=sum(read.values()),
+                    weight_bytes=sum(dtypes.values()),
+                    kv_bytes_per_token=sum(kind.bytes_per_token for kind in cache),
+                    kv_state_bytes_per_sequence=sum(kind.state_bytes for kind in cache),
+                    by_component=components,
+                    by_dtype=dtypes,
+                    disk_by_component=read,
+                    draft_bytes=draft,
+                )
+            )
+        return tuple(found)
+
+    def kv(self, rank: int) -> tuple[KVClass, ...]:
+        """Memory of a rank by attention class."""
+        model = self.model
+        return kv_classes(
+            model.architecture.attention(model.config),
+            self.mesh,
+            rank,
+            model.config.layers,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+        )
+
+    def segments(self, rank: int, *, draft: bool = False) -> Iterator[Segment]:
+        """The boxes of source tensors that a rank holds, family by family, expanded as they are asked for.
+
+        draft: also those of draft layers, which `disk_bytes` leaves out
+        """
+        for param in self.model.params:
+            if not param.stored or (param.spec.draft and not draft):
+                continue
+            at = place(param, self.mesh, rank, self.model.config.layers, self.view.tower_tp)
+            if at is not None:
+                yield from segments(param, at, rank, self.view.padding)
+
+
+def make_plan(
+    model: Model,
+    profile: Profile,
+    mesh: Mesh,
+    *,
+    dtype: str = "auto",
+    capability: Capability | None = None,
+    kv_dtype: str = "auto",
+) -> Plan:
+    """Plans a model. Never fails because of the sizes: what does not fit is in `violations`."""
+    view = EngineView.of(model, profile, mesh)
+    resolved = resolve_dtype(
+        model.dtype,
+        dtype,
+        profile.dtypes(capability),
+        model.config.model_type in profile.value("float16_refused", ()),
+        view.pooling,
+    )
+    return Plan(
+        model=model,
+        profile=profile,
+        mesh=mesh,
+        dtype=resolved,
+        kv_dtype=_kv_dtype(model, resolved, kv_dtype),
+        capability=capability,
+        view=view,
+        violations=violations(model, profile, mesh, view),
+        unknowns=view.unknowns,
+    )
+
+
+def _kv_dtype(model: Model, dtype: str, asked: str) -> str:
+    """ "auto" is the checkpoint's own KV scheme where it declares one of eight bits, else the model's dtype."""
+    if asked != "auto":
+        return KV_DTYPES.get(asked, dtype)
+    kv = model.quant.kv if model.quant is not None else None
+    return "F8_E4M3" if kv is not None and kv.bits == 8 else dtype
+
+
+def works(
+    model: Model, profile: Profile, mesh: Mesh, *, dtype: str = "auto", capability: Capability | None = None
+) -> bool:
+    """No error among the violations."""
+    plan = make_plan(model, profile, mesh, dtype=dtype, capability=capability)
+    return all(finding.severity != "error" for finding in plan.violations)
+
+
+def sizes_that_work(
+    model: Model,
+    profile: Profile,
+    *,
+    tp: Iterable[int] = TENSOR_SIZES,
+    pp: Iterable[int] = STAGE_SIZES,
+    dtype: str = "auto",
+    capability: Capability | None = None,
+) -> tuple[Mesh, ...]:
+    """Meshes that work, smallest first: tensor parallel with one stage, with and without expert parallelism,
+    then pipelines of the same number of stages for each."""
+    routed = any(param.expert_total for param in model.params)
+    found: list[Mesh] = []
+    for stages in pp:
+        if stages > max(model.config.layers, 1):
+            continue
+        for size in tp:
+            for ep in (False, True) if routed and size > 1 else (False,):
+                mesh = Mesh(tp=size, pp=stages, ep=ep)
+                if works(model, profile, mesh, dtype=dtype, capability=capability):
+                    found.append(mesh)
+    return tuple(found)
