@@ -79,8 +79,8 @@ class Checkpoint:
     ) -> Checkpoint:
         """Read headers and small files of a folder, a file, "org/name[@revision]" or a URL; never a weight.
 
-        progress: called with a line of text when remote reads take more than a second. Raises MlloadError where there is no such
-        source; whatever is wrong inside it becomes `problems`.
+        progress: called with a line of text when remote reads take more than a second. Raises MlloadError
+        where there is no such source; whatever is wrong inside it becomes `problems`.
         """
         from mlload.checkpoint.reading import open_checkpoint
 

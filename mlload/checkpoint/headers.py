@@ -64,7 +64,7 @@ def read_headers(
             result.unread.add(name)
         else:
             files.append(file)
-    guesses = guess_header_lengths(index.weight_map) if index else {}
+    guesses = guess_header_lengths(index.weight_map) if index and source.remote else {}
     safetensors = [file for file in files if kind_of_file(file.name) == "safetensors"]
     for batch in _batches(safetensors, guesses):
         _safetensors(source, batch, guesses, numbers, result, digest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from mlload.checkpoint import hints, json_text
@@ -82,7 +83,7 @@ def _every_key_once(raw: bytes, value: dict[str, Any]) -> bool:
         return False
     weight_map = value["weight_map"]
     strings = 0
-    for key, entry in value.items():
+    for entry in value.values():
         strings += 1
         if entry is not weight_map:
             strings += count_strings(entry)
@@ -162,7 +163,7 @@ def compare(
                     unnamed.setdefault(file, []).append(ref.name)
         findings += [_unnamed(source, index, file, names) for file, names in unnamed.items()]
     if index.total_size is not None and not findings:
-        total = sum(ref.nbytes for ref in tensors.values())
+        total = sum(map(itemgetter(5), tensors.values()))
         whole = all(file in by_file for file in set(weight_map.values()))
         if whole and total != index.total_size:
             message = (
@@ -181,7 +182,7 @@ def _agree(weight_map: dict[str, str], by_file: dict[str, list[TensorRef]], tens
     if len(weight_map) != len(tensors):
         return False
     get = weight_map.get
-    return all(get(ref[0]) == file for file, refs in by_file.items() for ref in refs)
+    return all([get(ref[0]) for ref in refs].count(file) == len(refs) for file, refs in by_file.items())
 
 
 def _lacks(

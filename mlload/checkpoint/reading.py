@@ -46,7 +46,7 @@ def _read(source: Source) -> Checkpoint:
     sizes = {file.name: file for file in listing}
 
     small = side_files.names(listing)
-    wanted = small + ([choice.index] if choice.index else [])
+    wanted = small + ([choice.index_name] if choice.index_name else [])
     pieces = source.read_many([Range(name) for name in wanted])
     texts = dict(zip(wanted, pieces, strict=True))
     json_files, found = side_files.parse(source, {name: texts[name] for name in small}, sizes)
@@ -83,12 +83,12 @@ def _read(source: Source) -> Checkpoint:
 
 
 def _index(source: Source, choice: Choice, texts: dict[str, bytes | Exception]) -> tuple[Index | None, list[Finding]]:
-    if choice.index is None:
+    if choice.index_name is None:
         return None, []
-    raw = texts[choice.index]
+    raw = texts[choice.index_name]
     if isinstance(raw, Exception):
-        return None, [Finding("FI022", "error", "starts", choice.index, f"{raw}.")]
-    return indexes.read_index(source, choice.index, raw)
+        return None, [Finding("FI022", "error", "starts", choice.index_name, f"{raw}.")]
+    return indexes.read_index(source, choice.index_name, raw)
 
 
 def _divide(choice: Choice, index: Index | None, listing: Sequence[SourceFile]) -> tuple[list[str], list[str]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from math import prod
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from mlload.checkpoint.tensor import DTYPE_BITS, TensorRef
@@ -77,7 +78,7 @@ def parse_fast(raw: bytes, file: int, data_start: int, file_size: int) -> Header
         strings = 5 * len(entries)
         if metadata is not None:
             strings += 1 + 2 * len(metadata)
-            for key, value in metadata.items():
+            for value in metadata.values():
                 if type(value) is not str:
                     raise NotSound
         # Every string once: with no escapes, each takes two quotes. A duplicate key, at any level,
@@ -109,12 +110,11 @@ def _refs(entries: dict[str, Any], file: int, data_start: int) -> list[TensorRef
     make = tuple.__new__
     tensors: list[TensorRef] = []
     add = tensors.append
+    fields = itemgetter("dtype", "shape", "data_offsets")
     position = 0
     in_order = True
     for name, entry in entries.items():
-        shape = entry["shape"]
-        begin, end = entry["data_offsets"]
-        dtype = entry["dtype"]
+        dtype, shape, (begin, end) = fields(entry)
         nbytes = end - begin
         # A tensor of no elements passes any of these; safetensors sorts and multiplies with care there.
         if prod(shape) * bits[dtype] != nbytes << 3 or nbytes <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from mlload.checkpoint import hints
@@ -69,7 +70,7 @@ def _merge(
     total = 0
     for refs in by_file.values():
         total += len(refs)
-        tensors.update({ref[0]: ref for ref in refs})
+        tensors.update(zip(map(itemgetter(0), refs), refs, strict=True))
     if len(tensors) == total:
         return
     copies: dict[str, list[TensorRef]] = {}
@@ -141,7 +142,8 @@ def _ranks(result: Union, by_file: dict[str, list[TensorRef]], used: Sequence[st
         for size in sizes:
             expected *= size
         if expected != len(coordinates):
-            message = f"{len(coordinates)} of {expected} ranks have files ({', '.join(sorted(parts)[:8])}): others are missing."
+            have = ", ".join(sorted(parts)[:8])
+            message = f"{len(coordinates)} of {expected} ranks have files ({have}): others are missing."
             numbers = {"ranks": len(coordinates), "expected": expected}
             result.findings.append(Finding("FI065", "error", "starts", sorted(parts)[0], message, numbers))
 
@@ -154,17 +156,17 @@ def _unnumbered(source: Source, choice: Choice, used: Sequence[str]) -> list[Fin
     findings = []
     for name in numbers.missing[:20]:
         message = (
-            f"{name} is not there, and the names of the others say {numbers.count} files: its tensors are missing."
+            f"{name} is not there, and the names of the others say {numbers.total} files: its tensors are missing."
         )
         hint = (hints.download_again(source, name),)
         code = "FI044" if choice.format == "gguf" else "FI026"
         question: Any = "starts" if choice.format == "gguf" else "right"
-        missing = {"files": numbers.count, "missing": len(numbers.missing)}
+        missing = {"files": numbers.total, "missing": len(numbers.missing)}
         findings.append(Finding(code, "error", question, name, message, missing, hint))
-    if not findings and choice.format == "safetensors" and numbers.count > 1:
-        message = f"{numbers.count} numbered files and no index: transformers does not load them, vLLM does."
+    if not findings and choice.format == "safetensors" and numbers.total > 1:
+        message = f"{numbers.total} numbered files and no index: transformers does not load them, vLLM does."
         hint = (hints.repair_index(source),)
-        findings.append(Finding("FI027", "warning", "starts", used[0], message, {"files": numbers.count}, hint))
+        findings.append(Finding("FI027", "warning", "starts", used[0], message, {"files": numbers.total}, hint))
     return findings
 
 
@@ -180,7 +182,9 @@ def _stray(
     findings: list[Finding] = []
     sizes = {file.name: file.size for file in listing}
     if choice.passed_over:
-        message = f"There is more than one set of weights: {', '.join(choice.used[:1])} and its like are taken, {choice.passed_over} is not."
+        used = choice.used
+        taken = f"{used[0]} and its like are" if len(used) > 1 else f"{', '.join(used)} is"
+        message = f"There is more than one set of weights: {taken} taken, {choice.passed_over} not."
         findings.append(Finding("FI038", "info", "starts", source.label, message))
     for name in stray:
         if (choice.passed_over and name.startswith("consolidated")) or name.endswith(".gguf"):

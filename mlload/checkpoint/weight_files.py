@@ -27,13 +27,13 @@ _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.(\w+)")
 
 
 class Choice(NamedTuple):
-    """format as in `Checkpoint.format`; used and stray in name order; index is a file's name or None;
-    other_sets: descriptions of complete sets that were passed over."""
+    """format as in `Checkpoint.format`; used and stray in name order; index_name: of a file, or None;
+    passed_over: other complete sets, in words."""
 
     format: str
     used: tuple[str, ...]
     stray: tuple[str, ...]
-    index: str | None
+    index_name: str | None
     passed_over: str | None = None
 
 
@@ -152,9 +152,9 @@ def gguf_set(names: list[str]) -> tuple[tuple[str, ...], str | None]:
 
 
 class Numbering(NamedTuple):
-    """Files called NAME-00001-of-00004: the count in the names and the numbers that no file has."""
+    """Files called NAME-00001-of-00004: the total in the names and the files that none is."""
 
-    count: int
+    total: int
     missing: tuple[str, ...]
 
 
