@@ -69,6 +69,8 @@ def run(words: list[str], out: Output) -> int:
     typed = next((word for word in words if not word.startswith("-")), "")
     try:
         app = build((typed,) if typed in COMMANDS else COMMANDS)
+        if typed == "inspect":
+            words = import_module("mlload.cli.inspect").complete(words)
         code = app(args=words or ["--help"], prog_name="mlload", standalone_mode=False, obj=out)
         return code if isinstance(code, int) else 0
     except MlloadError as error:

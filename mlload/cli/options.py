@@ -74,7 +74,39 @@ def sizes(text: str, option: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def engine(text: str) -> tuple[str, str | None]:
-    """ "vllm@0.33" -> ("vllm", "0.33"); "vllm" -> ("vllm", None)."""
-    name, _, version = text.partition("@")
-    return name, version or None
+def one_size(text: str, option: str) -> int:
+    """Where a list makes no sense."""
+    found = sizes(text, option)
+    if len(found) > 1:
+        raise MlloadError(f"{option} takes one size here, not {text!r}")
+    return found[0]
+
+
+def source_or_here(source: str | None, command: str) -> str:
+    """The source as typed, or "." where the current folder is a checkpoint."""
+    if source is not None:
+        return source
+    here = {path.name for path in Path().iterdir()}
+    if "config.json" in here or any(name.endswith((".safetensors", ".gguf")) for name in here):
+        return "."
+    raise MlloadError(
+        "no SOURCE given, and the current folder holds neither a config.json nor weights",
+        hint=f"mlload {command} FOLDER, or mlload demo to have something to try",
+    )
+
+
+def capability(gpu: str | None) -> tuple[int, int] | None:
+    """ "cc:9.0" -> (9, 0)."""
+    if gpu is None:
+        return None
+    major, dot, minor = gpu.lower().removeprefix("cc:").partition(".")
+    if (
+        gpu.lower().startswith("cc:")
+        and dot
+        and major.isascii()
+        and major.isdigit()
+        and minor.isascii()
+        and minor.isdigit()
+    ):
+        return int(major), int(minor)
+    raise MlloadError(f"--gpu takes a compute capability such as cc:9.0 (H100) or cc:8.0 (A100), not {gpu!r}")

@@ -1,0 +1,60 @@
+"""`validate --format json`: one object, described in docs/schema-validate.md and docs/schemas/validate-1.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlload.cli.validate_result import Entry, ValidateResult, serve_command
+from mlload.plan.mesh import Mesh
+
+SCHEMA_VERSION = 1
+
+
+def document(result: ValidateResult, not_judged: list[str]) -> dict[str, Any]:
+    profile = result.question.profile
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "command": "validate",
+        "engine": {"name": profile.engine, "version": profile.version, "assumed": dict(profile.assumed)},
+        "not_judged": not_judged,
+        "results": [entry_json(entry, result) for entry in result.entries],
+    }
+
+
+def entry_json(entry: Entry, result: ValidateResult) -> dict[str, Any]:
+    mesh = entry.mesh
+    return {
+        "source": entry.source,
+        "tp": mesh.tp,
+        "pp": mesh.pp,
+        "ep": mesh.ep,
+        "dp": mesh.dp,
+        "gpu": result.question.gpu,
+        "starts": entry.verdict.starts,
+        "verdict": entry.verdict.verdict,
+        "fits": None,
+        "unknowns": [unknown._asdict() for unknown in entry.verdict.unknowns],
+        "sizes_that_work": [size(mesh) for mesh in entry.sizes_that_work],
+        "findings": [finding.as_json() for finding in entry.verdict.findings],
+        "ranks": [] if entry.plan is None else ranks(entry),
+        "kernels": [],
+        "serve": serve_command(entry, result.question),
+    }
+
+
+def size(mesh: Mesh) -> dict[str, Any]:
+    return {"tp": mesh.tp, "pp": mesh.pp, "ep": mesh.ep, "dp": mesh.dp, "fits": None, "max_model_len": None}
+
+
+def ranks(entry: Entry) -> list[dict[str, Any]]:
+    assert entry.plan is not None
+    return [
+        {
+            "rank": rank.rank,
+            "disk_bytes": rank.disk_bytes,
+            "weight_bytes": rank.weight_bytes,
+            "kv_bytes_per_token": rank.kv_bytes_per_token,
+            "kv_state_bytes_per_sequence": rank.kv_state_bytes_per_sequence,
+        }
+        for rank in entry.plan.ranks()
+    ]

@@ -1,0 +1,119 @@
+"""What `mlload validate` knows: one entry per source and mesh, before anybody decides how to show it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.finding import MlloadError
+from mlload.checkpoint.sources.progress import stderr_progress
+from mlload.plan.mesh import Mesh
+from mlload.plan.model import Model, read_model
+from mlload.plan.plan import Plan, make_plan
+from mlload.plan.unknowns import Unknown
+from mlload.plan.working_sizes import sizes_that_work
+from mlload.profiles import Profile
+from mlload.validators.verdict import Verdict, combine, judge
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One source at one mesh. `model` and `plan` are None where there was nothing to plan by; the verdict
+    then says why. `sizes_that_work` are meshes that would start, smallest first."""
+
+    source: str
+    mesh: Mesh
+    model: Model | None
+    plan: Plan | None
+    verdict: Verdict
+    sizes_that_work: tuple[Mesh, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked of every source, as typed."""
+
+    meshes: tuple[Mesh, ...]
+    profile: Profile
+    gpu: str | None = None
+    capability: Capability | None = None
+    trust_remote_code: bool = False
+    assume_quant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateResult:
+    question: Question
+    entries: tuple[Entry, ...]
+
+    def exit_code(self, *, strict: bool = False, allow_unknown: bool = False) -> int:
+        """1 when any verdict is fail (with strict, also for warnings), 3 when something that matters is unknown."""
+        words = {entry.verdict.verdict for entry in self.entries}
+        if "fail" in words or (strict and "warn" in words):
+            return 1
+        return 3 if "unknown" in words and not allow_unknown else 0
+
+
+def judge_source(source: str, question: Question, revision: str | None, *, alone: bool) -> list[Entry]:
+    """Entries of one source. One that cannot be opened is an error when asked for alone, and an unknown
+    among others, which are still judged."""
+    try:
+        checkpoint = Checkpoint.open(source, revision=revision, progress=stderr_progress())
+    except MlloadError as error:
+        if alone:
+            raise
+        return unreadable(source, question, error)
+    return judge_checkpoint(checkpoint, question)
+
+
+def judge_checkpoint(checkpoint: Checkpoint, question: Question) -> list[Entry]:
+    """One entry per mesh; the model is read once."""
+    try:
+        model = read_model(checkpoint, assume_quant=question.assume_quant)
+    except MlloadError as error:
+        if error.exit_code == 2:
+            raise
+        return unreadable(checkpoint.label, question, error, checkpoint)
+    works = sizes(model, question)
+    return [
+        Entry(checkpoint.label, mesh, model, plan, judge(plan), works)
+        for mesh in question.meshes
+        for plan in (make_plan(model, question.profile, mesh, capability=question.capability),)
+    ]
+
+
+def unreadable(label: str, question: Question, error: MlloadError, checkpoint: Checkpoint | None = None) -> list[Entry]:
+    """Entries of a source that could not be planned: unknown, with what was found until then."""
+    unknown = Unknown("this source", error.message, error.hint or "")
+    verdict = combine(checkpoint.problems if checkpoint is not None else (), [unknown])
+    return [Entry(label, mesh, None, None, verdict, ()) for mesh in question.meshes]
+
+
+def sizes(model: Model, question: Question) -> tuple[Mesh, ...]:
+    """Meshes that would start; none where the files themselves forbid every one."""
+    if any(finding.severity == "error" for finding in (*model.checkpoint.problems, *model.findings)):
+        return ()
+    return sizes_that_work(model, question.profile, capability=question.capability)
+
+
+def serve_command(entry: Entry, question: Question) -> str | None:
+    """The line that would start these files: as asked where that works, else at the nearest size that does."""
+    meshes: Sequence[Mesh] = (entry.mesh,) if entry.verdict.starts else entry.sizes_that_work
+    if not meshes or (entry.verdict.starts is None and not entry.sizes_that_work):
+        return None
+    world = entry.mesh.tp * entry.mesh.pp
+    mesh = min(meshes, key=lambda mesh: (mesh.tp * mesh.pp > world, abs(world - mesh.tp * mesh.pp), mesh.pp))
+    words = ["vllm", "serve", entry.source]
+    if mesh.tp > 1:
+        words += ["--tensor-parallel-size", str(mesh.tp)]
+    if mesh.pp > 1:
+        words += ["--pipeline-parallel-size", str(mesh.pp)]
+    if mesh.ep:
+        words.append("--enable-expert-parallel")
+    if question.trust_remote_code:
+        words.append("--trust-remote-code")
+    return shlex.join(words)

@@ -1,0 +1,187 @@
+"""`validate` for people: the answer, every reason once, a table of the sizes asked, and the line that starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mlload.checkpoint.finding import Finding, by_severity
+from mlload.cli.findings_text import finding_lines, summary
+from mlload.cli.layout import Cell, shorten, table, wrap
+from mlload.cli.output import Line, Span, Style
+from mlload.cli.quantities import count, in_unit, size, unit_for
+from mlload.cli.validate_result import Entry, ValidateResult, serve_command
+from mlload.plan.mesh import Mesh
+from mlload.validators.verdict import Word
+
+WORDS: dict[Word, tuple[str, Style]] = {
+    "ok": ("OK", "good"),
+    "warn": ("OK", "warn"),
+    "fail": ("FAIL", "bad"),
+    "unknown": ("UNKNOWN", "warn"),
+}
+NAMES = {"vllm": "vLLM", "transformers": "transformers", "native": "mlload"}
+
+
+def render(result: ValidateResult, width: int) -> Iterator[Line]:
+    sources = list(dict.fromkeys(entry.source for entry in result.entries))
+    for source in sources:
+        entries = [entry for entry in result.entries if entry.source == source]
+        yield from of_source(entries, result, width)
+    if len(sources) > 1:
+        yield from overview(result, width)
+    yield from closing(result, width)
+
+
+def engine_label(result: ValidateResult) -> str:
+    profile = result.question.profile
+    return f"{NAMES.get(profile.engine, profile.engine)} {profile.version}".strip()
+
+
+def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
+    yield from heading(entries[0], width)
+    yield from wrap(asked(entries, result), width)
+    yield ""
+    yield from answer(entries, result, width)
+    found = grouped(entries)
+    for finding, meshes in found:
+        yield ""
+        note = f"at {labels(meshes)}" if len(meshes) < len(entries) else ""
+        yield from finding_lines(finding, width, note)
+    for unknown in entries[0].verdict.unknowns:
+        yield ""
+        how = f" To know: {unknown.how_to_know}." if unknown.how_to_know else ""
+        yield from wrap(f"unknown {unknown.what}: {unknown.why}.{how}", width, " " * 8)
+    if len(entries) > 1 and any(entry.plan is not None for entry in entries):
+        yield ""
+        yield from sizes_table(entries)
+    yield ""
+
+
+def heading(entry: Entry, width: int) -> Iterator[Line]:
+    label = shorten(entry.source.rstrip("/").rsplit("/", 1)[-1] or entry.source, width // 2)
+    words = []
+    if (model := entry.model) is not None:
+        words.append(model.config.architectures[0] if model.config.architectures else model.config.model_type)
+        words.append(f"{count(model.parameters_total)} parameters")
+        words.append(model.quant.method if model.quant is not None else model.dtype)
+        words.append("no weights here" if model.config_only else size(sum(model.bytes_by_component.values())))
+    yield from ([[Span(label, "bold"), f"  {', '.join(word for word in words if word)}"]] if words else [label])
+
+
+def asked(entries: Sequence[Entry], result: ValidateResult) -> str:
+    """ "vLLM 0.33.0 with triton, without flashinfer; tp 8 on cc:9.0"."""
+    profile = result.question.profile
+    have = [name for name, there in profile.assumed.items() if there]
+    lack = [name for name, there in profile.assumed.items() if not there]
+    extras = [f"with {', '.join(have)}"] if have else []
+    extras += [f"without {', '.join(lack)}"] if lack else []
+    where = f" on {result.question.gpu}" if result.question.gpu else ""
+    said = f" ({'; '.join(extras)})" if extras else ""
+    return f"{engine_label(result)}{said}, {labels([entry.mesh for entry in entries])}{where}"
+
+
+def labels(meshes: Sequence[Mesh]) -> str:
+    """ "tp 1, 2, 4" where only tp differs, else each mesh in full."""
+    if len({mesh._replace(tp=1) for mesh in meshes}) == 1:
+        rest = meshes[0]._replace(tp=1).label().removeprefix("tp 1")
+        return f"tp {', '.join(str(mesh.tp) for mesh in meshes)}{rest}"
+    return ", ".join(mesh.label() for mesh in meshes)
+
+
+def answer(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
+    """One line: the worst verdict among the sizes asked, in words."""
+    by_word = {word: [e for e in entries if e.verdict.verdict == word] for word in WORDS}
+    worst: Word = next(word for word in ("fail", "unknown", "warn", "ok") if by_word[word])
+    name, style = WORDS[worst]
+    some = by_word[worst]
+    sizes = labels([entry.mesh for entry in some])
+    engine = engine_label(result).split(" ")[0]
+    if worst == "fail":
+        refused = [entry.mesh for entry in some if entry.verdict.starts is False]
+        wrong = [entry.mesh for entry in some if entry.verdict.starts is not False]
+        said = [f"{engine} would refuse to start at {labels(refused)}"] if refused else []
+        said += [f"{engine} starts at {labels(wrong)}, but its answers would be wrong"] if wrong else []
+        text = "; ".join(said)
+        fine = [entry.mesh for entry in entries if entry.verdict.verdict in ("ok", "warn")]
+        text += f"; it starts at {labels(fine)}" if fine else ""
+    elif worst == "unknown":
+        text = f"whether {engine} starts at {sizes} could not be judged"
+    else:
+        text = f"{engine} would start at {labels([entry.mesh for entry in entries])}"
+        text += ", with warnings" if worst == "warn" else ""
+    first, *rest = wrap(text, width, " " * (len(name) + 2))
+    yield [Span(name, style), first[len(name) :]]
+    yield from rest
+
+
+def grouped(entries: Sequence[Entry]) -> list[tuple[Finding, list[Mesh]]]:
+    """Each violated rule once per place, with the meshes that it holds for; the first mesh's sentence stands."""
+    found: dict[tuple[str, str], tuple[Finding, list[Mesh]]] = {}
+    for entry in entries:
+        for finding in entry.verdict.findings:
+            _, meshes = found.setdefault((finding.code, finding.where), (finding, []))
+            if entry.mesh not in meshes:
+                meshes.append(entry.mesh)
+    order = by_severity([finding for finding, _ in found.values()])
+    return [found[finding.code, finding.where] for finding in order]
+
+
+def codes(entry: Entry) -> str:
+    severe = [f for f in entry.verdict.findings if f.severity == "error"] or [
+        f for f in entry.verdict.findings if f.severity == "warning"
+    ]
+    return " ".join(dict.fromkeys(finding.code for finding in severe)) or "-"
+
+
+def starts_cell(entry: Entry) -> Span:
+    return {True: Span("yes", "good"), False: Span("no", "bad"), None: Span("unknown", "warn")}[entry.verdict.starts]
+
+
+def largest_rank(entry: Entry) -> int | None:
+    """Bytes of weights on the rank that holds the most; None where it does not start."""
+    if entry.plan is None or entry.verdict.starts is False:
+        return None
+    return max(rank.weight_bytes for rank in entry.plan.ranks())
+
+
+def sizes_table(entries: Sequence[Entry]) -> Iterator[Line]:
+    """One row a size: does it start, what the largest rank holds, and why not."""
+    sizes = [largest_rank(entry) for entry in entries]
+    unit = unit_for(max((nbytes for nbytes in sizes if nbytes is not None), default=0))
+    rows: list[list[Cell]] = [[Span(word, "bold") for word in ("size", "starts", f"{unit} per rank", "why")]]
+    for entry, nbytes in zip(entries, sizes, strict=True):
+        figure = "-" if nbytes is None else in_unit(nbytes, unit)
+        rows.append([entry.mesh.label(), starts_cell(entry), figure, codes(entry)])
+    yield from table(rows, right=[False, False, True, False], gap=3)
+
+
+def overview(result: ValidateResult, width: int) -> Iterator[Line]:
+    """All sources and sizes in one table."""
+    rows: list[list[Cell]] = [[Span(word, "bold") for word in ("source", "size", "starts", "verdict", "why")]]
+    for entry in result.entries:
+        _, style = WORDS[entry.verdict.verdict]
+        word = Span(entry.verdict.verdict, style)
+        rows.append([shorten(entry.source, width // 2), entry.mesh.label(), starts_cell(entry), word, codes(entry)])
+    yield from table(rows, gap=2)
+    yield ""
+
+
+def closing(result: ValidateResult, width: int) -> Iterator[Line]:
+    findings = [finding for source in by_source(result) for finding, _ in grouped(source)]
+    line = summary(findings)
+    if findings:
+        line += f".  mlload rules {by_severity(findings)[0].code} explains."
+    yield line
+    for source in by_source(result):
+        # Of several sizes asked, the largest that starts; else the nearest to the largest asked.
+        started = [entry for entry in source if entry.verdict.starts]
+        command = serve_command((started or list(source))[-1], result.question)
+        if command is not None and result.question.profile.engine == "vllm":
+            yield f"would start: {command}"
+
+
+def by_source(result: ValidateResult) -> list[list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in result.entries:
+        found.setdefault(entry.source, []).append(entry)
+    return list(found.values())
