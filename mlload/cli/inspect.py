@@ -49,7 +49,7 @@ def command(
 
     Reads headers and small files only; of a remote source no weights are downloaded.
     """
-    from mlload.checkpoint import Checkpoint
+    from mlload.checkpoint.checkpoint import Checkpoint
     from mlload.checkpoint.sources.progress import stderr_progress
     from mlload.cli.inspect_result import run
     from mlload.profiles import load, parse_engine

@@ -33,9 +33,7 @@ def document(result: InspectResult) -> dict[str, Any]:
         "plan": None if result.plan is None else plan(result.plan),
         "sizes": [size(entry) for entry in result.sizes],
         "problems": [finding.as_json() for finding in result.problems],
-        "unknowns": []
-        if result.unplanned is None
-        else [{"what": "plan", "why": result.unplanned, "how_to_know": None}],
+        "unknowns": [{"what": "plan", "why": result.unplanned, "how_to_know": None}] if result.unplanned else [],
     }
     if result.tensors is not None:
         found["tensors"] = [{**row._asdict(), "shape": list(row.shape)} for row in result.tensors]

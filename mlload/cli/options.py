@@ -5,6 +5,7 @@ vLLM's own spellings are accepted beside ours: what people have in their scripts
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -99,14 +100,7 @@ def capability(gpu: str | None) -> tuple[int, int] | None:
     """ "cc:9.0" -> (9, 0)."""
     if gpu is None:
         return None
-    major, dot, minor = gpu.lower().removeprefix("cc:").partition(".")
-    if (
-        gpu.lower().startswith("cc:")
-        and dot
-        and major.isascii()
-        and major.isdigit()
-        and minor.isascii()
-        and minor.isdigit()
-    ):
+    if re.fullmatch(r"cc:[0-9]{1,2}\.[0-9]", gpu, re.IGNORECASE):
+        major, _, minor = gpu[3:].partition(".")
         return int(major), int(minor)
     raise MlloadError(f"--gpu takes a compute capability such as cc:9.0 (H100) or cc:8.0 (A100), not {gpu!r}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mlload.checkpoint.finding import Finding, by_severity
 from mlload.cli.findings_text import finding_lines, summary
-from mlload.cli.layout import Cell, shorten, table, wrap
+from mlload.cli.layout import Cell, cells, shorten, table, wrap
 from mlload.cli.output import Line, Span, Style
 from mlload.cli.quantities import count, in_unit, size, unit_for
 from mlload.cli.validate_result import Entry, ValidateResult, serve_command
@@ -65,7 +65,9 @@ def heading(entry: Entry, width: int) -> Iterator[Line]:
         words.append(f"{count(model.parameters_total)} parameters")
         words.append(model.quant.method if model.quant is not None else model.dtype)
         words.append("no weights here" if model.config_only else size(sum(model.bytes_by_component.values())))
-    yield from ([[Span(label, "bold"), f"  {', '.join(word for word in words if word)}"]] if words else [label])
+    first, *rest = wrap(", ".join(word for word in words if word), width, " " * 4, first=" " * (cells(label) + 2))
+    yield [Span(label, "bold"), first[cells(label) :]]
+    yield from rest
 
 
 def asked(entries: Sequence[Entry], result: ValidateResult) -> str:
