@@ -18,6 +18,8 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vllm_stages import delegates, on_every_stage
+
 LINEAR = "model_executor/kernels/linear/__init__.py"
 QUANT = "model_executor/layers/quantization"
 ORACLE = "model_executor/layers/fused_moe/oracle"
@@ -243,6 +245,11 @@ def architectures(release: Release) -> dict[str, Any]:
                     f"{path}:{line}" for (path, owner), line in checks.items() if (path, owner) in inside
                 ):
                     record["experts_at_least_tp"] = hits
+                built = [(path, classes.by_path[path][owner]) for path, owner in sorted(inside)]
+                if everywhere := on_every_stage(built):
+                    record["every_stage"] = everywhere
+                if named := delegates(built):
+                    record["language_model"] = list(named)
                 if classes.attribute(cls, "supports_encoder_tp_data"):
                     record["encoder_tp_data"] = True
             registered.setdefault(str(key.value), record)
