@@ -137,6 +137,9 @@ class ConfigView:
 
     @property
     def kv_heads(self) -> int:
+        """Key and value heads. `multi_query` (Falcon, GPT-BigCode) means one, but for Falcon's later architecture."""
+        if self.flag("multi_query") and not self.flag("new_decoder_architecture"):
+            return 1
         return self.size("num_key_value_heads") or self.heads
 
     @property

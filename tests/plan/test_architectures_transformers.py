@@ -32,7 +32,7 @@ def expected(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def tensors_of(spec: ParamSpec) -> dict[str, tuple[int, ...]]:
-    if spec.alias_of or spec.draft or spec.engine_only:
+    if spec.alias_of or spec.draft or spec.engine_only or spec.optional:
         return {}
     tensors = {}
     for module in spec.modules():

@@ -103,20 +103,29 @@ def embedding(c: ConfigView, module: str = "model.embed_tokens", *, width: int =
 
 
 def head(
-    c: ConfigView, module: str = "lm_head", *, tied_to: str = "model.embed_tokens", bias: bool = False, **fields: Any
+    c: ConfigView, module: str = "lm_head", *, tied_to: str = "model.embed_tokens", width: int = 0, **fields: Any
 ) -> ParamSpec:
     """The output head; a tied one has `alias_of` and no tensor (or bytes) of its own."""
     fields.setdefault("alias_of", tied_to if c.tied else None)
     fields.setdefault("kind", "ParallelLMHead")
-    return table(
-        module,
-        c.vocab,
-        c.hidden,
-        bias="bias" if bias else None,
+    return table(module, c.vocab, width or c.hidden, component="head", stage="last", quantized=True, **fields)
+
+
+def biased_head(
+    c: ConfigView, module: str = "lm_head", *, tied_to: str = "model.embed_tokens", engine_only: bool = False
+) -> Iterator[ParamSpec]:
+    """A head and its bias, which has bytes of its own even where the head is tied. engine_only: of the bias."""
+    yield head(c, module, tied_to=tied_to)
+    yield param(
+        f"{module}.bias",
+        (c.vocab,),
+        axes=("N",),
+        style="vocab",
+        parts=(Part("", c.vocab, 1, "vocab"),),
+        kind="ParallelLMHead",
         component="head",
         stage="last",
-        quantized=True,
-        **fields,
+        engine_only=engine_only,
     )
 
 

@@ -9,6 +9,7 @@ from mlload.checkpoint.config import ConfigView
 from mlload.plan.architectures.blocks import (
     LAYER,
     Layers,
+    biased_head,
     embedding,
     fused_gated_mlp,
     fused_qkv,
@@ -93,6 +94,6 @@ def decoder(
             yield from plain_mlp(c, layers, names=mlp_names, bias=on(c, mlp_bias), wiring=mlp_input)
         if norms:
             yield norm(final_norm, c.hidden, bias=norm_bias, stage="last")
-        yield head(c, bias=on(c, head_bias))
+        yield from biased_head(c) if on(c, head_bias) else (head(c),)
 
     return build

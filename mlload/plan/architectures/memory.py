@@ -46,3 +46,13 @@ def by_layer_types(c: ConfigView) -> tuple[AttentionSpec, ...]:
     types = c.items("layer_types")
     sliding = [i for i, t in enumerate(types) if t == "sliding_attention"] if types else range(c.layers)
     return split(c, sliding, window)
+
+
+def three_of_four(c: ConfigView) -> tuple[AttentionSpec, ...]:
+    """Windows as `layer_types` says, else in all layers but every fourth."""
+    types = c.items("layer_types")
+    if types:
+        near = [i for i, t in enumerate(types) if t == "sliding_attention"]
+    else:
+        near = [i for i in range(c.layers) if (i + 1) % 4]
+    return split(c, near, c.size("sliding_window"))

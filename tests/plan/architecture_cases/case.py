@@ -27,3 +27,8 @@ SMALL: dict[str, Any] = {
 def small(**fields: Any) -> Case:
     class_name = fields.pop("class_name", None)
     return Case({**SMALL, **fields}, class_name)
+
+
+def bare(**fields: Any) -> Case:
+    """For classes whose fields have names of their own."""
+    return Case({"vocab_size": 80, "pad_token_id": None, **fields})
