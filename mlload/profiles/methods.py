@@ -250,13 +250,13 @@ def _experts(layer: EngineLayer, scheme: Scheme | None, quant: str | None, cc: i
     group = scheme.group_size or -1
     zero_points = not scheme.symmetric
     if quant in ("auto_awq", "auto_gptq"):
-        weight = f"int{scheme.bits}" + ("_32" if group == 32 and quant != "auto_gptq" else "")
+        weight = f"int{scheme.bits}"
         if not moe_marlin_fits(layer, group, profile):
-            weight = f"int{scheme.bits}" + ("_32" if group == 32 else "")
+            weight += "_32" if group == 32 else ""
             return Method("MoeWNA16Method", "", "wna16", weight, "", scheme.bits, group, None, zero_points)
         if quant == "auto_awq":
-            return Method("AutoAWQMoEMethod", "", "wna16", "int4", "", scheme.bits, group, None, zero_points)
-        return Method("AutoGPTQMoEMethod", "", "wna16", f"int{scheme.bits}", "", scheme.bits, group)
+            return Method("AutoAWQMoEMethod", "", "wna16", weight, "", scheme.bits, group, None, zero_points)
+        return Method("AutoGPTQMoEMethod", "", "wna16", weight, "", scheme.bits, group)
     if quant == "fp8":
         if scheme.block:
             fine = refined_block(layer, scheme.block)

@@ -1,0 +1,27 @@
+"""Texts of the kernel rules: `mlload rules CODE` and docs/rules.md show them."""
+
+from __future__ import annotations
+
+# Code -> (title, explanation).
+CODES: dict[str, tuple[str, str]] = {
+    "KN001": (
+        "no kernel for a linear layer",
+        "Every kernel that the engine tries for a quantized linear layer of this shape, dtype and GPU declines it, "
+        "so the model is not built. The finding lists each kernel with its reason.",
+    ),
+    "KN002": (
+        "no backend for the experts",
+        "Every backend that the engine tries for quantized experts of this shape, scheme and GPU declines them, so "
+        "the model is not built. Expert parallelism keeps experts whole and often helps; so does a newer GPU.",
+    ),
+    "KN003": (
+        "scheme needs a newer GPU",
+        "The scheme of this layer has a least compute capability of its own, above that of the quantization method. "
+        "The engine refuses it on older GPUs instead of falling back.",
+    ),
+    "KN004": (
+        "one scale a channel in experts",
+        "Experts with packed integer weights and one scale a channel run on Marlin only; where another backend comes "
+        "first, the engine stops with a bare assertion.",
+    ),
+}
