@@ -12,7 +12,7 @@ from mlload.plan.architectures.decoder import decoder
 from mlload.plan.architectures.memory import everywhere, three_of_four
 from mlload.plan.params import ParamSpec, Part
 
-base = decoder(qkv_bias="attention_bias", out_bias="attention_bias", before_mlp="input_layernorm")
+base = decoder(qkv_bias="attention_bias", out_bias="attention_bias", before_mlp="input_layernorm", own_head=False)
 
 
 def build(c: ConfigView) -> Iterator[ParamSpec]:

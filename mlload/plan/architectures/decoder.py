@@ -53,6 +53,7 @@ def decoder(
     mlp_bias: Switch = False,
     final_norm: str = "model.norm",
     head_bias: Switch = False,
+    own_head: bool = True,
 ) -> Callable[[ConfigView], Iterator[ParamSpec]]:
     """A table whose modules lie under "model." and "model.layers.{layer}.".
 
@@ -65,6 +66,7 @@ def decoder(
     norms:            False where norms have no weights
     mlp:              "gated", "fused" (gate and up in one tensor), "plain", or what yields the MLP's modules
     mlp_names:        of a plain MLP
+    own_head:         False where the engine's class uses the input table and leaves a stored head unread
     """
     order = [before_attention, *after_attention, before_mlp, *after_mlp]
     names = [name for name in dict.fromkeys(order) if name] if norms else []
@@ -94,6 +96,9 @@ def decoder(
             yield from plain_mlp(c, layers, names=mlp_names, bias=on(c, mlp_bias), wiring=mlp_input)
         if norms:
             yield norm(final_norm, c.hidden, bias=norm_bias, stage="last")
-        yield from biased_head(c) if on(c, head_bias) else (head(c),)
+        if on(c, head_bias):
+            yield from biased_head(c)
+        else:
+            yield head(c) if own_head else head(c, engine="", kind="")
 
     return build

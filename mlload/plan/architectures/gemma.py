@@ -35,6 +35,7 @@ gemma2 = biased(
     after_attention=("post_attention_layernorm",),
     before_mlp="pre_feedforward_layernorm",
     after_mlp=("post_feedforward_layernorm",),
+    own_head=False,
 )
 gemma3 = biased(
     qk_norm=True,
