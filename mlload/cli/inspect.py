@@ -45,9 +45,10 @@ def command(
     format: FormatOpt = TextOrJson.text,
     html: HtmlOpt = None,
 ) -> None:
-    """What a checkpoint is: architecture, quantization, files, bytes, memory per rank, problems.
+    """What a checkpoint is, and what each rank would hold.
 
-    Reads headers and small files only; of a remote source no weights are downloaded.
+    Architecture, quantization, files, bytes, memory per rank, problems. Reads headers and small files only: of
+    a remote source no weights are downloaded.
     """
     from mlload.checkpoint.checkpoint import Checkpoint
     from mlload.checkpoint.sources.progress import stderr_progress

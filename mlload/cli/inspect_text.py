@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mlload.cli.describe import model_words
 from mlload.cli.findings_text import capped, finding_lines, summary
 from mlload.cli.inspect_facts import Files, Quantization, SchemeUse
 from mlload.cli.inspect_result import InspectResult, Size, TensorRow
 from mlload.cli.layout import Cell, bar, cells, shorten, table, wrap
 from mlload.cli.output import Line, Span
-from mlload.cli.quantities import count, digits, in_unit, percent, plural, size, unit_for
+from mlload.cli.quantities import column, digits, percent, plural, size, unit_for
 from mlload.plan.fold import fold_numbers
 
-DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 COMPONENTS = {
     "embedding": "embeddings",
     "head": "lm_head",
@@ -40,28 +40,15 @@ def render(result: InspectResult, width: int, unicode: bool) -> Iterator[Line]:
 def heading(result: InspectResult, width: int) -> Iterator[Line]:
     """The answer: a name, what it is, how large."""
     checkpoint, model = result.checkpoint, result.model
-    words = []
-    if model is not None:
-        name = model.config.architectures[0] if model.config.architectures else model.config.model_type
-        words += [name or "unknown architecture", parameters(result)]
-        if result.quantization is not None:
-            words.append(quantized(result.quantization))
-        else:
-            words.append(DTYPES.get(model.dtype, model.dtype))
-    elif checkpoint.format == "adapter":
+    words = model_words(model) if model is not None else []
+    if checkpoint.format == "adapter":
         words.append(adapter(result))
-    words.append(amount(result))
+    if model is None or not model.config_only:
+        words.append(f"{size(result.files.weight_bytes)} in {plural(len(result.files.weights), 'file')}")
     label = shorten(checkpoint.label.rstrip("/").rsplit("/", 1)[-1] or checkpoint.label, width // 2)
     first, *rest = wrap(", ".join(words), width, " " * (LABEL + 1), first=" " * (cells(label) + 2))
     yield [Span(label, "bold"), first[cells(label) :]]
     yield from rest
-
-
-def amount(result: InspectResult) -> str:
-    files = result.files
-    if result.model is not None and result.model.config_only:
-        return f"no weights here ({size(sum(share.nbytes for share in result.shares))} expected)"
-    return f"{size(files.weight_bytes)} in {plural(len(files.weights), 'file')}"
 
 
 def adapter(result: InspectResult) -> str:
@@ -70,28 +57,6 @@ def adapter(result: InspectResult) -> str:
     return (
         f"LoRA adapter for {settings.get('base_model_name_or_path', 'an unnamed base')}, rank {settings.get('r', '?')}"
     )
-
-
-def parameters(result: InspectResult) -> str:
-    assert result.model is not None
-    total, active = result.model.parameters_total, result.model.parameters_active
-    words = f"{count(total)} parameters"
-    if active < total:
-        words += f" ({count(active)} active)"
-    if result.model.parameters_draft:
-        words += f" and {count(result.model.parameters_draft)} of draft layers"
-    return words
-
-
-def quantized(quant: Quantization) -> str:
-    """ "awq 4-bit g128"."""
-    if not quant.schemes:
-        return quant.method
-    scheme = quant.schemes[0].scheme
-    words = f"{quant.method} {scheme.bits}-bit"
-    if scheme.block is not None:
-        return words + f" blocks of {scheme.block[0]}x{scheme.block[1]}"
-    return words + (f" g{scheme.group_size}" if scheme.group_size and scheme.group_size > 0 else "")
 
 
 def facts(result: InspectResult, width: int) -> Iterator[Line]:
@@ -191,11 +156,11 @@ def where_the_bytes_are(result: InspectResult, width: int, unicode: bool) -> Ite
         yield "no tensors"
         return
     unit = unit_for(max(share.nbytes for share in result.shares))
-    figures = [in_unit(share.nbytes, unit) for share in result.shares]
+    figures = column([share.nbytes for share in result.shares], unit)
     names = [COMPONENTS.get(share.name, share.name) for share in result.shares]
     label = max(LABEL, max(map(len, names)) + 2)
-    column = max(map(len, figures))
-    room = max(width - label - column - len(unit) - 12, 8)
+    figure_width = max(map(len, figures))
+    room = max(width - label - figure_width - len(unit) - 12, 8)
     largest = result.shares[0].nbytes
     yield Span("where the bytes are", "bold")
     for name, share, figure in zip(names, result.shares, figures, strict=True):
@@ -204,7 +169,7 @@ def where_the_bytes_are(result: InspectResult, width: int, unicode: bool) -> Ite
             f"{name:<{label}}",
             Span(filled, "accent"),
             " " * (room - len(filled)),
-            f"  {figure:>{column}} {unit}  {percent(share.nbytes, whole):>7}",
+            f"  {figure:>{figure_width}} {unit}  {percent(share.nbytes, whole):>7}",
         ]
 
 
@@ -218,10 +183,9 @@ def per_rank(result: InspectResult, width: int) -> Iterator[Line]:
     }
 
     def row(label: str, unit: str, figure: str) -> list[Cell]:
-        values = [
-            in_unit(getattr(entry, figure) * (TOKENS if unit == "kv" else 1), units[unit]) for entry in result.sizes
-        ]
-        return [label, *(v if e.works else "-" for v, e in zip(values, result.sizes, strict=True)), units[unit]]
+        times = TOKENS if unit == "kv" else 1
+        values = [getattr(entry, figure) * times if entry.works else None for entry in result.sizes]
+        return [label, *column(values, units[unit]), units[unit]]
 
     head: list[Cell] = [Span("per rank", "bold"), *(entry.mesh.label() for entry in result.sizes), ""]
     starts: list[Cell] = ["works"]
@@ -240,7 +204,8 @@ def why_not(sizes: tuple[Size, ...], width: int) -> Iterator[Line]:
     reasons: dict[str, tuple[list[int], str]] = {}
     for entry in sizes:
         for finding in entry.errors:
-            found, _ = reasons.setdefault(finding.code, ([], f"{finding.where}: {finding.message}"))
+            place = "" if finding.where == "config.json" else f"{finding.where}: "
+            found, _ = reasons.setdefault(finding.code, ([], place + finding.message))
             if entry.mesh.tp not in found:
                 found.append(entry.mesh.tp)
     for code, (found, text) in reasons.items():

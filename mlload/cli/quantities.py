@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -16,6 +18,15 @@ def unit_for(nbytes: int | float) -> str:
         if nbytes >= 0.9995 * 1024 ** UNITS.index(unit) or unit == "B":
             return unit
     return "B"
+
+
+def column(values: Sequence[int | float | None], unit: str) -> list[str]:
+    """Figures of one column in one unit with equally many decimals; "-" where there is none."""
+    scale = 1024 ** UNITS.index(unit)
+    figures = [None if value is None else value / scale for value in values]
+    there = [figure for figure in figures if figure is not None]
+    decimals = 0 if all(figure == int(figure) for figure in there) else 1 if max(there, default=0) >= 10 else 2
+    return ["-" if figure is None else f"{figure:,.{decimals}f}" for figure in figures]
 
 
 def size(nbytes: int | float) -> str:

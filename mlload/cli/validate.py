@@ -49,7 +49,7 @@ def command(
     format: FormatOpt = TextOrJson.text,
     output: OutputOpt = None,
 ) -> None:
-    """Whether an engine will start a checkpoint at these parallel sizes, and every reason why not.
+    """Whether an engine will start it at these sizes, and every reason why not.
 
     Exit code: 0 yes, 1 no, 2 wrong usage, 3 could not be judged.
     """

@@ -11,9 +11,8 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.progress import stderr_progress
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import Model, read_model
-from mlload.plan.plan import Plan, make_plan
+from mlload.plan.plan import Plan, make_plan, sizes_that_work
 from mlload.plan.unknowns import Unknown
-from mlload.plan.working_sizes import sizes_that_work
 from mlload.profiles import Profile
 from mlload.validators.verdict import Verdict, combine, judge
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mlload.checkpoint.finding import Finding, by_severity
+from mlload.cli.describe import model_words
 from mlload.cli.findings_text import finding_lines, summary
 from mlload.cli.layout import Cell, cells, shorten, table, wrap
 from mlload.cli.output import Line, Span, Style
-from mlload.cli.quantities import count, in_unit, size, unit_for
+from mlload.cli.quantities import column, size, unit_for
 from mlload.cli.validate_result import Entry, ValidateResult, serve_command
 from mlload.plan.mesh import Mesh
 from mlload.validators.verdict import Word
@@ -39,7 +40,7 @@ def engine_label(result: ValidateResult) -> str:
 
 def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
     yield from heading(entries[0], width)
-    yield from wrap(asked(entries, result), width)
+    yield from asked(entries, result, width)
     yield ""
     yield from answer(entries, result, width)
     found = grouped(entries)
@@ -60,26 +61,25 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
 def heading(entry: Entry, width: int) -> Iterator[Line]:
     label = shorten(entry.source.rstrip("/").rsplit("/", 1)[-1] or entry.source, width // 2)
     words = []
-    if (model := entry.model) is not None:
-        words.append(model.config.architectures[0] if model.config.architectures else model.config.model_type)
-        words.append(f"{count(model.parameters_total)} parameters")
-        words.append(model.quant.method if model.quant is not None else model.dtype)
-        words.append("no weights here" if model.config_only else size(sum(model.bytes_by_component.values())))
-    first, *rest = wrap(", ".join(word for word in words if word), width, " " * 4, first=" " * (cells(label) + 2))
+    if entry.model is not None:
+        words = model_words(entry.model)
+        if not entry.model.config_only:
+            words.append(size(sum(entry.model.bytes_by_component.values())))
+    first, *rest = wrap(", ".join(words), width, " " * 4, first=" " * (cells(label) + 2))
     yield [Span(label, "bold"), first[cells(label) :]]
     yield from rest
 
 
-def asked(entries: Sequence[Entry], result: ValidateResult) -> str:
-    """ "vLLM 0.33.0 with triton, without flashinfer; tp 8 on cc:9.0"."""
-    profile = result.question.profile
-    have = [name for name, there in profile.assumed.items() if there]
-    lack = [name for name, there in profile.assumed.items() if not there]
-    extras = [f"with {', '.join(have)}"] if have else []
-    extras += [f"without {', '.join(lack)}"] if lack else []
+def asked(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
+    """ "vLLM 0.33.0, tp 8 on cc:9.0", and which optional extras of the engine count as installed."""
     where = f" on {result.question.gpu}" if result.question.gpu else ""
-    said = f" ({'; '.join(extras)})" if extras else ""
-    return f"{engine_label(result)}{said}, {labels([entry.mesh for entry in entries])}{where}"
+    yield from wrap(f"{engine_label(result)}, {labels([entry.mesh for entry in entries])}{where}", width)
+    assumed = result.question.profile.assumed
+    if assumed:
+        have = ", ".join(name for name, there in assumed.items() if there) or "nothing"
+        lack = ", ".join(name for name, there in assumed.items() if not there)
+        text = f"assuming {have} installed" + (f", but not {lack}" if lack else "")
+        yield from (Span(line, "dim") for line in wrap(text, width))
 
 
 def labels(meshes: Sequence[Mesh]) -> str:
@@ -148,11 +148,11 @@ def largest_rank(entry: Entry) -> int | None:
 
 def sizes_table(entries: Sequence[Entry]) -> Iterator[Line]:
     """One row a size: does it start, what the largest rank holds, and why not."""
-    sizes = [largest_rank(entry) for entry in entries]
-    unit = unit_for(max((nbytes for nbytes in sizes if nbytes is not None), default=0))
+    found = [largest_rank(entry) for entry in entries]
+    unit = unit_for(max((nbytes for nbytes in found if nbytes is not None), default=0))
+    figures = column(found, unit)
     rows: list[list[Cell]] = [[Span(word, "bold") for word in ("size", "starts", f"{unit} per rank", "why")]]
-    for entry, nbytes in zip(entries, sizes, strict=True):
-        figure = "-" if nbytes is None else in_unit(nbytes, unit)
+    for entry, figure in zip(entries, figures, strict=True):
         rows.append([entry.mesh.label(), starts_cell(entry), figure, codes(entry)])
     yield from table(rows, right=[False, False, True, False], gap=3)
 
