@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -49,41 +51,48 @@ def write_sparse(path: Path, entries: Sequence[Entry], metadata: dict[str, str] 
 
 def split(entries: Sequence[Entry], limit: int) -> list[list[Entry]]:
     """Files of at most `limit` bytes, filled in order; a tensor larger than that has a file of its own."""
-    files: list[list[Entry]] = [[]]
-    size = 0
-    for entry in entries:
-        if files[-1] and size + entry.nbytes > limit:
-            files.append([])
-            size = 0
-        files[-1].append(entry)
-        size += entry.nbytes
-    return files
+    ends = list(accumulate(entry.nbytes for entry in entries))
+    cuts = _cuts(ends, limit)
+    return [list(entries[start:stop]) for start, stop in pairwise(cuts)]
 
 
 def split_into(entries: Sequence[Entry], count: int) -> list[list[Entry]]:
-    """Exactly `count` files where some limit gives that many, by bisection over the limit; else the nearest above."""
-    low, high = 1, sum(entry.nbytes for entry in entries)
+    """As `split`, with the smallest limit that gives no more than `count` files."""
+    ends = list(accumulate(entry.nbytes for entry in entries))
+    low, high = 1, ends[-1]
     while low < high:
         middle = (low + high) // 2
-        if len(split(entries, middle)) <= count:
+        if len(_cuts(ends, middle)) - 1 <= count:
             high = middle
         else:
             low = middle + 1
     return split(entries, low)
 
 
-def write_sharded(folder: Path, files: Sequence[Sequence[Entry]], digits: int = 5) -> None:
+def _cuts(ends: Sequence[int], limit: int) -> list[int]:
+    """Where files begin, and the end. ends: running sum of the tensors' bytes."""
+    cuts = [0]
+    while cuts[-1] < len(ends):
+        start = cuts[-1]
+        before = ends[start - 1] if start else 0
+        cuts.append(max(start + 1, bisect_right(ends, before + limit)))
+    return cuts
+
+
+def write_sharded(folder: Path, files: Sequence[Sequence[Entry]], *, digits: int = 5, first: int = 1) -> None:
     """All files and their index; one file alone is `model.safetensors` without an index.
 
     digits: of the total in the name; publishers differ ("00001-of-000163")
+    first:  the first file's number ("00000-of-00014" where it is 0)
     """
     if len(files) == 1:
         write_sparse(folder / "model.safetensors", files[0])
         return
     weight_map: dict[str, str] = {}
     total = 0
-    for number, entries in enumerate(files, 1):
-        name = f"model-{number:05d}-of-{len(files):0{digits}d}.safetensors"
+    last = len(files) - 1 + first
+    for number, entries in enumerate(files, first):
+        name = f"model-{number:05d}-of-{last:0{digits}d}.safetensors"
         total += write_sparse(folder / name, entries)
         weight_map.update(dict.fromkeys((entry.name for entry in entries), name))
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}

@@ -1,0 +1,1 @@
+"""Scripts that make what the project and its tests need: tables, skeletons, real models."""
