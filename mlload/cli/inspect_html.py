@@ -143,7 +143,9 @@ def sizes(result: InspectResult) -> Iterator[str]:
             cells = [f'<span class="bad">no: {escape(codes)}</span>', "-", "-", "-"]
         yield f"<tr><td>{escape(entry.mesh.label())}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     yield "</table></div>"
-    said = {finding.code: finding for entry in result.sizes for finding in entry.errors}
+    said: dict[str, Finding] = {}
+    for finding in (finding for entry in result.sizes for finding in entry.errors):
+        said.setdefault(finding.code, finding)
     for finding in said.values():
         yield from finding_html(finding)
 
