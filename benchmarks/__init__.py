@@ -1,0 +1,1 @@
+"""Measurements, each a script that keeps its results in `results/`."""
