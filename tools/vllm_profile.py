@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vllm_stages import delegates, on_every_stage
+from vllm_classes import FACTS, delegates, on_every_stage
 
 LINEAR = "model_executor/kernels/linear/__init__.py"
 QUANT = "model_executor/layers/quantization"
@@ -248,6 +248,7 @@ def architectures(release: Release) -> dict[str, Any]:
                 built = [(path, classes.by_path[path][owner]) for path, owner in sorted(inside)]
                 if everywhere := on_every_stage(built):
                     record["every_stage"] = everywhere
+                record.update({name: place for name, read in FACTS.items() if (place := read(built))})
                 if named := delegates(built):
                     record["language_model"] = list(named)
                 if classes.attribute(cls, "supports_encoder_tp_data"):

@@ -7,16 +7,17 @@ from typing import Any
 
 from mlload.plan.bound import BoundParam
 from mlload.plan.engine_layers import PlannedLayer, planned_layers
+from mlload.plan.engine_method import engine_method
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import Model
-from mlload.plan.sizes import Allocation
 from mlload.plan.unknowns import Unknown
 from mlload.profiles import Profile
 
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """params:   the model's families, with no scheme where the engine overlooks the quantization
+    """params:   the model's families on the stages where the engine builds them, with no scheme where it overlooks
+                 the quantization
     layers:      the engine's fused modules
     class_name:  the engine's model class, None where it has none of that name
     class_facts: what the profile says of it ("pp", "kind", ...)
@@ -24,6 +25,8 @@ class EngineView:
     tower_tp:    towers are cut like the text model
     pooling:     the class embeds or classifies instead of generating
     sees_quantization: False where the files are quantized and the engine will not know it
+    method:      the engine's quantization method ("auto_awq"), None where it sees none
+    attention_layers: layers that keep keys and values
     """
 
     params: tuple[BoundParam, ...]
@@ -34,6 +37,8 @@ class EngineView:
     tower_tp: bool
     pooling: bool
     sees_quantization: bool
+    method: str | None
+    attention_layers: tuple[int, ...]
     unknowns: tuple[Unknown, ...]
     profile: Profile
 
@@ -45,8 +50,8 @@ class EngineView:
         padding = profile.vocab_padding
         tower_tp = profile.tower_mode == "weights"
         seen = sees_quantization(model, profile)
-        params = model.params if seen else tuple(replace(param, scheme=None) for param in model.params)
-        activation = str(model.config.get("hidden_act") or "silu")
+        everywhere = facts.get("every_stage", {})
+        params = tuple(_as_built(param, everywhere, seen) for param in model.params)
         unknowns: list[Unknown] = []
         if model.inferred:
             unknowns.append(
@@ -71,15 +76,29 @@ class EngineView:
             tower_tp=tower_tp,
             pooling=facts.get("kind") == "embedding",
             sees_quantization=seen,
+            method=engine_method(model.quant, model.config) if model.quant is not None and seen else None,
+            attention_layers=_attention_layers(model),
             unknowns=tuple(unknowns),
             profile=profile,
         )
 
-    def allocation(self, dtype: str, capability: tuple[int, int] | None) -> Allocation:
-        """What the engine allocates for a quantized module (for one expert, where there are experts)."""
-        from mlload.plan.allocation import quantized_bytes
 
-        return lambda layer: quantized_bytes(layer, self.profile, dtype, capability)
+def _attention_layers(model: Model) -> tuple[int, ...]:
+    groups = model.architecture.attention(model.config)
+    return tuple(layer for group in groups if group.kind not in ("linear", "ssm", "none") for layer in group.layers)
+
+
+def _as_built(param: BoundParam, everywhere: dict[str, str], sees: bool) -> BoundParam:
+    """A family as the engine builds it: some classes build tables, last norm or head on every stage."""
+    spec = param.spec
+    if spec.mesh == "text" and spec.stage in ("first", "last", "ends") and not spec.draft:
+        if spec.component == "head":
+            role = "head"
+        else:
+            role = "norm" if spec.component == "norm" and spec.stage == "last" else "embedding"
+        if role in everywhere:
+            param = replace(param, spec=replace(spec, stage="all"))
+    return param if sees or param.scheme is None else replace(param, scheme=None)
 
 
 def sees_quantization(model: Model, profile: Profile) -> bool:

@@ -112,8 +112,7 @@ def _quantization(checkpoint: Checkpoint, config: ConfigView, assume: str | None
 
     if assume is not None:
         return formats.assume(assume)
-    detect = getattr(formats, "detect", None)
-    return None if detect is None else detect(checkpoint)
+    return formats.detect(checkpoint)
 
 
 def _parameters(params: Sequence[BoundParam], config: ConfigView) -> tuple[int, int, int]:

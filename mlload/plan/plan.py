@@ -63,17 +63,8 @@ class Plan:
     def ranks(self) -> tuple[RankSizes, ...]:
         """Bytes of every rank of one replica."""
         view, layers = self.view, self.model.config.layers
-        disk = DiskSizes(self.model.params, self.mesh, layers, view.padding, view.tower_tp)
-        weights = WeightSizes(
-            view.params,
-            view.layers,
-            self.mesh,
-            layers,
-            dtype=self.dtype,
-            padding=view.padding,
-            tower_tp=view.tower_tp,
-            allocate=view.allocation(self.dtype, self.capability),
-        )
+        disk = DiskSizes(view.params, self.mesh, layers, view.padding, view.tower_tp)
+        weights = WeightSizes(view, self.mesh, layers, dtype=self.dtype, capability=self.capability)
         found: list[RankSizes] = []
         for rank in self.mesh.ranks:
             read, draft = disk.of(rank)
@@ -111,7 +102,7 @@ class Plan:
 
         draft: also those of draft layers, which `disk_bytes` leaves out
         """
-        for param in self.model.params:
+        for param in self.view.params:
             if not param.stored or (param.spec.draft and not draft):
                 continue
             at = place(param, self.mesh, rank, self.model.config.layers, self.view.tower_tp)

@@ -7,21 +7,16 @@ vocabulary, widened scales, no draft layers, one copy of a tied table per stage 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
 from mlload.checkpoint.tensor import DTYPE_BITS
 from mlload.plan.bound import BoundParam
 from mlload.plan.cutting import allocated_length, cut_axis, parts_of
-from mlload.plan.engine_layers import PlannedLayer
 from mlload.plan.mesh import Mesh
 from mlload.plan.params import Part
 from mlload.plan.placement import Placement, place
 from mlload.plan.segments import cut_bytes
-
-# Bytes by dtype that an engine allocates for one quantized module (of one expert, for experts).
-Allocation = Callable[[PlannedLayer], dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
