@@ -78,7 +78,9 @@ class ParamSpec:
     draft:      belongs to a draft (MTP) layer, which engines build only for speculative decoding
     dtype:      a dtype that the model class forces whatever the checkpoint's ("F32"), or None
     wiring:     module whose output is this linear's input (AWQ folds scales there), or None
-    engine_only: the engine allocates it, checkpoints do not hold it (a bias that only the fused module has)
+    engine_only: the engine allocates it, checkpoints do not hold it (a bias that only the fused module has); with
+                `alias_of` it is a copy of that module's tensor, with bytes of its own (Gemma's v, where k serves twice)
+    buffer:     the engine loads it, but as a buffer, which is no parameter: its bytes are in disk_bytes only
     """
 
     module: str
@@ -104,6 +106,7 @@ class ParamSpec:
     dtype: str | None = None
     wiring: str | None = None
     engine_only: bool = False
+    buffer: bool = False
 
     @property
     def n(self) -> int:

@@ -140,7 +140,8 @@ def build(c: ConfigView) -> Iterator[ParamSpec]:
     for kind in dict.fromkeys(pattern):
         found += block(c, kind, of_kind(c, kind))
     found += [norm("backbone.norm_f", c.hidden), head(c, alias_of=None)]
-    # Neither transformers nor vLLM ties the head. vLLM builds the tables and the last norm on every stage (models/nemotron_h.py:584, :613, :842).
+    # Neither transformers nor vLLM ties the head.
+    # vLLM builds the tables and the last norm on every stage (models/nemotron_h.py:584, :613, :842).
     for spec in on_every_stage(found, "embedding", "norm", "head"):
         yield replace(spec, engine=renamed(spec.engine, ENGINE))
     yield from draft(c)
