@@ -115,4 +115,4 @@ def sees_quantization(model: Model, profile: Profile) -> bool:
         nested = quant.config.get("quantization")
         declared = quant.config.get("quant_method") or (isinstance(nested, dict) and nested.get("quant_algo"))
         return quant.declared_in == "" or bool(declared)
-    return quant.declared_in == "hf_quant_config.json"
+    return quant.declared_in in ("hf_quant_config.json", "assumed")

@@ -29,7 +29,7 @@ class Model:
     architecture:        the table that was used; `inferred` when it was guessed from tensor names
     quant:               what the files are quantized with, or None
     params:              every family, each of one scheme (None = not quantized)
-    findings:            missing, unexpected and misshapen tensors, folded
+    findings:            what is odd about the quantization; missing, unexpected and misshapen tensors, folded
     dtype:               of the files' unquantized weights, as the config says ("BF16")
     parameters_total:    without draft layers; tied tables once
     parameters_active:   of those, what one token touches
@@ -77,7 +77,7 @@ def read_model(checkpoint: Checkpoint, *, assume_quant: str | None = None) -> Mo
     architecture = architectures.find(config)
     if architecture is None:
         architecture = _inferred(checkpoint, config)
-    quant = _quantization(checkpoint, config, assume_quant)
+    quant, oddities = _quantization(checkpoint, assume_quant)
     dtype = model_dtype(config, checkpoint)
     binder = Binder(checkpoint, quant, dtype, architecture.alternates)
     params = tuple(bound for spec in architecture.params(config) for bound in binder.bind(spec))
@@ -88,7 +88,7 @@ def read_model(checkpoint: Checkpoint, *, assume_quant: str | None = None) -> Mo
         architecture=architecture,
         quant=quant,
         params=params,
-        findings=binder.findings(),
+        findings=(*oddities, *binder.findings()),
         dtype=dtype,
         parameters_total=total,
         parameters_active=active,
@@ -107,12 +107,10 @@ def _inferred(checkpoint: Checkpoint, config: ConfigView) -> Architecture:
     return inferred.infer(checkpoint, config)
 
 
-def _quantization(checkpoint: Checkpoint, config: ConfigView, assume: str | None) -> QuantSpec | None:
+def _quantization(checkpoint: Checkpoint, assume: str | None) -> tuple[QuantSpec | None, tuple[Finding, ...]]:
     from mlload.quant import formats
 
-    if assume is not None:
-        return formats.assume(assume)
-    return formats.detect(checkpoint)
+    return (formats.assume(assume), ()) if assume is not None else formats.detect(checkpoint)
 
 
 def _parameters(params: Sequence[BoundParam], config: ConfigView) -> tuple[int, int, int]:
