@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.config import ConfigView
-from mlload.checkpoint.finding import Finding, MlloadError
-from mlload.plan import architectures
+from mlload.checkpoint.finding import Finding
 from mlload.plan.architectures import Architecture
+from mlload.plan.architectures.choice import choose
 from mlload.plan.bind import Binder
 from mlload.plan.bound import BoundParam
 from mlload.plan.dtype import model_dtype
@@ -73,10 +73,7 @@ class Model:
 
 def read_model(checkpoint: Checkpoint, *, assume_quant: str | None = None) -> Model:
     """Binds a checkpoint to its architecture. Raises MlloadError when there is nothing to go by."""
-    config = ConfigView(checkpoint.config)
-    architecture = architectures.find(config)
-    if architecture is None:
-        architecture = _inferred(checkpoint, config)
+    config, architecture = choose(checkpoint)
     quant, oddities = _quantization(checkpoint, assume_quant)
     dtype = model_dtype(config, checkpoint)
     binder = Binder(checkpoint, quant, dtype, architecture.alternates)
@@ -94,17 +91,6 @@ def read_model(checkpoint: Checkpoint, *, assume_quant: str | None = None) -> Mo
         parameters_active=active,
         parameters_draft=draft,
     )
-
-
-def _inferred(checkpoint: Checkpoint, config: ConfigView) -> Architecture:
-    if not checkpoint.tensors:
-        raise MlloadError(
-            f"the model type {config.model_type!r} is not in the tables, and there are no weights to infer it from",
-            exit_code=3,
-        )
-    from mlload.plan.architectures import inferred
-
-    return inferred.infer(checkpoint, config)
 
 
 def _quantization(checkpoint: Checkpoint, assume: str | None) -> tuple[QuantSpec | None, tuple[Finding, ...]]:
