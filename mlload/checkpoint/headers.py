@@ -9,7 +9,7 @@ from typing import Any
 
 from mlload.checkpoint import hints
 from mlload.checkpoint.checkpoint import Index
-from mlload.checkpoint.finding import Finding
+from mlload.checkpoint.finding import Finding, MlloadError
 from mlload.checkpoint.safetensors import (
     FIRST_READ,
     MAX_HEADER,
@@ -72,7 +72,14 @@ def read_headers(
         kind = kind_of_file(file.name)
         if kind == "safetensors":
             continue
-        _other(source, kind, file, numbers[file.name], result, digest)
+        from mlload.checkpoint.other_headers import read_one
+
+        try:
+            digest.update(read_one(source, kind, file, numbers[file.name], result))
+        except MlloadError as error:
+            again = (hints.download_again(source, file.name),)
+            result.findings.append(Finding("FI022", "error", "starts", file.name, f"{error}.", {}, again))
+            result.unread.add(file.name)
     result.fingerprint = digest.hexdigest()
     return result
 
@@ -152,8 +159,3 @@ def _damaged(source: Source, file: SourceFile, start: bytes, raw: bytes, number:
     result.by_file[file.name] = header.tensors
     if header.metadata is not None:
         result.metadata[file.name] = header.metadata
-
-
-def _other(source: Source, kind: str, file: SourceFile, number: int, result: Headers, digest: Any) -> None:
-    """GGUF, torch and tensorizer files: their readers ask for ranges as they go."""
-    raise NotImplementedError

@@ -32,8 +32,8 @@ def read_index(source: Source, name: str, raw: bytes) -> tuple[Index | None, lis
         told = "has no weight_map" if "weight_map" not in value else f"has {kind_of(weight_map)} as its weight_map"
         error("FI030", f"{name} {told}; it must map tensor names to file names.")
         return None, findings
-    wrong = [key for key, file in weight_map.items() if type(file) is not str]
-    if wrong:
+    if not set(map(type, weight_map.values())) <= {str}:
+        wrong = [key for key, file in weight_map.items() if type(file) is not str]
         message = (
             f"{name}: {len(wrong)} of {len(weight_map)} entries name no file, first {quote(wrong[0])}: "
             f"{kind_of(weight_map[wrong[0]])}."
@@ -79,7 +79,7 @@ def leads_outside(file: str) -> bool:
 
 def _every_key_once(raw: bytes, value: dict[str, Any]) -> bool:
     """A cheap proof that no key came twice: without escapes, each text of the result took two quotes."""
-    if b"\\" in raw:
+    if b"\\" in raw or not set(map(type, value["weight_map"].values())) <= {str}:
         return False
     weight_map = value["weight_map"]
     strings = 0
@@ -87,8 +87,7 @@ def _every_key_once(raw: bytes, value: dict[str, Any]) -> bool:
         strings += 1
         if entry is not weight_map:
             strings += count_strings(entry)
-    strings += 2 * sum(1 for file in weight_map.values() if type(file) is str)
-    strings += sum(1 + count_strings(file) for file in weight_map.values() if type(file) is not str)
+    strings += 2 * len(weight_map)
     return raw.count(b'"') == 2 * strings
 
 

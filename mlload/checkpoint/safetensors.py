@@ -85,6 +85,8 @@ def parse_fast(raw: bytes, file: int, data_start: int, file_size: int) -> Header
         # or a key that does not belong leaves quotes over; a {} where a list belongs, a brace.
         if raw.count(b'"') != 2 * strings or raw.count(b"{") != 1 + len(entries) + (metadata is not None):
             raise NotSound
+        if raw.count(b",") > 16 * (len(entries) + strings):
+            raise NotSound  # tensors of hundreds of dimensions
         tensors = _refs(entries, file, data_start)
     except NotSound:
         raise

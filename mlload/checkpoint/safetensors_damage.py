@@ -310,7 +310,9 @@ class _Entries:
         elif count * bits != nbytes * 8:
             needed = count * bits / 8
             text = f"{needed:,.0f}" if needed == int(needed) else f"{needed:,}"
-            message = f"{quote(name)}: {dtype} {list(shape)} takes {text} bytes, and data_offsets give it {nbytes:,}"
+            message = (
+                f"{quote(name)}: {dtype} {show_shape(shape)} takes {text} bytes, and data_offsets give it {nbytes:,}"
+            )
             self.disagree.append((name, message, {"needed": needed, "given": nbytes}))
 
     def _report(self) -> None:
@@ -393,6 +395,12 @@ class _Entries:
             left = size - position
             message = f"{file}: {left:,} bytes follow the last tensor, at byte {self.data_start + position:,}."
             damage.add("FI016", message, numbers={"bytes": left}, again=True)
+
+
+def show_shape(shape: list[int]) -> str:
+    if len(shape) <= 8:
+        return str(shape)
+    return f"[{', '.join(map(str, shape[:8]))}, ... {len(shape):,} dimensions]"
 
 
 def others(count: int) -> str:

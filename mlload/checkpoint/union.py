@@ -54,6 +54,10 @@ def unite(
         result.findings += indexes.compare(source, index, by_file, result.tensors)
     elif choice.format in ("safetensors", "torch", "gguf"):
         result.findings += _unnumbered(source, choice, used)
+        if choice.format == "gguf" and not result.findings:
+            from mlload.checkpoint.other_headers import split_findings
+
+            result.findings += split_findings(source, list(used), headers)
     result.findings += _stray(source, choice, index, stray, listing, headers, result)
     result.findings += _empty(by_file)
     return result

@@ -1,0 +1,89 @@
+"""The types of GGUF: block types of tensors and value types of metadata, by their numbers.
+
+Source: ggml's enums ggml_type and gguf_type and the block structs of ggml-common.h.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class BlockType(NamedTuple):
+    """A tensor type: `elements` values are stored in `nbytes` bytes."""
+
+    name: str
+    elements: int
+    nbytes: int
+
+
+BLOCK_TYPES: dict[int, BlockType] = {
+    0: BlockType("F32", 1, 4),
+    1: BlockType("F16", 1, 2),
+    2: BlockType("Q4_0", 32, 18),
+    3: BlockType("Q4_1", 32, 20),
+    6: BlockType("Q5_0", 32, 22),
+    7: BlockType("Q5_1", 32, 24),
+    8: BlockType("Q8_0", 32, 34),
+    9: BlockType("Q8_1", 32, 40),
+    10: BlockType("Q2_K", 256, 84),
+    11: BlockType("Q3_K", 256, 110),
+    12: BlockType("Q4_K", 256, 144),
+    13: BlockType("Q5_K", 256, 176),
+    14: BlockType("Q6_K", 256, 210),
+    15: BlockType("Q8_K", 256, 292),
+    16: BlockType("IQ2_XXS", 256, 66),
+    17: BlockType("IQ2_XS", 256, 74),
+    18: BlockType("IQ3_XXS", 256, 98),
+    19: BlockType("IQ1_S", 256, 50),
+    20: BlockType("IQ4_NL", 32, 18),
+    21: BlockType("IQ3_S", 256, 110),
+    22: BlockType("IQ2_S", 256, 82),
+    23: BlockType("IQ4_XS", 256, 136),
+    24: BlockType("I8", 1, 1),
+    25: BlockType("I16", 1, 2),
+    26: BlockType("I32", 1, 4),
+    27: BlockType("I64", 1, 8),
+    28: BlockType("F64", 1, 8),
+    29: BlockType("IQ1_M", 256, 56),
+    30: BlockType("BF16", 1, 2),
+    34: BlockType("TQ1_0", 256, 54),
+    35: BlockType("TQ2_0", 256, 66),
+    39: BlockType("MXFP4", 32, 17),
+    40: BlockType("NVFP4", 64, 36),
+    41: BlockType("Q1_0", 128, 18),
+}
+
+BY_NAME: dict[str, BlockType] = {block.name: block for block in BLOCK_TYPES.values()}
+
+# Numbers that ggml gave up: files with them were made by old versions.
+REMOVED_TYPES: dict[int, str] = {
+    4: "Q4_2",
+    5: "Q4_3",
+    31: "Q4_0_4_4",
+    32: "Q4_0_4_8",
+    33: "Q4_0_8_8",
+    36: "IQ4_NL_4_4",
+    37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8",
+}
+
+STRING, ARRAY, UINT32 = 8, 9, 4
+
+# Value type -> struct format character; strings and arrays apart.
+SCALARS: dict[int, str] = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+SCALAR_BYTES: dict[int, int] = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+VALUE_NAMES: dict[int, str] = {
+    0: "uint8",
+    1: "int8",
+    2: "uint16",
+    3: "int16",
+    4: "uint32",
+    5: "int32",
+    6: "float32",
+    7: "bool",
+    8: "string",
+    9: "array",
+    10: "uint64",
+    11: "int64",
+    12: "float64",
+}
