@@ -470,6 +470,20 @@ def transformers_types(release: Release) -> dict[str, Any]:
     return {"value": sorted(types), "source": f"transformers {release.field('Version')} {source}"}
 
 
+def transformers_classes(release: Release, registered: set[str]) -> dict[str, Any]:
+    """Model classes of Transformers that vLLM does not register: it may run them through its Transformers backend."""
+    path = "models/auto/modeling_auto.py"
+    endings = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "ForSequenceClassification", "Model")
+    names = {
+        str(node.elts[1].value)
+        for node in ast.walk(release.tree(path))
+        if isinstance(node, ast.Tuple) and len(node.elts) == 2 and all(isinstance(e, ast.Constant) for e in node.elts)
+        if isinstance(node.elts[1], ast.Constant) and isinstance(node.elts[1].value, str)
+    }
+    value = sorted(name for name in names - registered if name.endswith(endings))
+    return {"value": value, "source": f"transformers {release.field('Version')} {path}"}
+
+
 def profile(release: Release, transformers: Release | None) -> dict[str, Any]:
     """The whole profile of one release."""
     facts: dict[str, Any] = {
@@ -479,6 +493,7 @@ def profile(release: Release, transformers: Release | None) -> dict[str, Any]:
     }
     if transformers is not None:
         facts["transformers_types"] = transformers_types(transformers)
+        facts["transformers_classes"] = transformers_classes(transformers, set(facts["architectures"]["value"]))
     return {
         "engine": "vllm",
         "version": release.field("Version"),

@@ -27,6 +27,10 @@ CODES: dict[str, tuple[str, str]] = {
         "The engine has no class of this name. It may still run through its Transformers backend, which is slower "
         "and has rules of its own.",
     ),
+    "EN006": (
+        "unknown architecture",
+        "Neither the engine nor Transformers has a class of this name, and the repository brings no code for it.",
+    ),
     "EN010": (
         "unknown quantization method",
         "The quantization method of the checkpoint is not among those that the engine knows.",

@@ -77,8 +77,13 @@ def _architecture(config: dict[str, Any], profile: Profile) -> list[Finding]:
             message = f"{name} is supported by a plugin only: {plugins[name]}"
             hint = Hint("install the plugin", f"pip install git+{plugins[name]}")
             return [Finding("EN004", "error", "starts", "config.json", message, {"architecture": name}, (hint,))]
-    message = f"{profile.engine} has no class for {', '.join(names)}; it may run through the Transformers backend"
-    return [Finding("EN005", "warning", "starts", "config.json", message, {"architectures": names})]
+    message = f"{profile.engine} has no class for {', '.join(names)}"
+    fallback = set(profile.value("transformers_classes", ()))
+    if any(name in fallback for name in names) or "auto_map" in config or not fallback:
+        message += "; it may run through the Transformers backend"
+        return [Finding("EN005", "warning", "starts", "config.json", message, {"architectures": names})]
+    message += ", and Transformers has none either"
+    return [Finding("EN006", "error", "starts", "config.json", message, {"architectures": names})]
 
 
 def dtype_refusals(
