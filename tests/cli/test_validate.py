@@ -1,0 +1,131 @@
+"""`mlload validate`: verdicts, exit codes, and the two questions that are never mixed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from mlload.checkpoint.finding import Finding, Question, Severity
+from mlload.plan.unknowns import Unknown
+from mlload.validators.verdict import combine
+from tests.cli.conftest import CONFIG, Run, llama_shapes, write_llama, write_safetensors
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schemas" / "validate-1.json").read_text())
+
+
+def validated(mlload: Run, *words: str | Path, code: int) -> dict[str, Any]:
+    done = mlload("validate", *words, "--format", "json")
+    assert done.returncode == code, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    return document
+
+
+def test_one_size_that_works(mlload: Run, llama: Path) -> None:
+    shown = validated(mlload, llama, "--tp", "2", "--gpu", "cc:9.0", code=0)
+    assert shown["engine"]["name"] == "vllm" and shown["not_judged"] == []
+    (result,) = shown["results"]
+    assert (result["source"], result["tp"], result["gpu"]) == (str(llama), 2, "cc:9.0")
+    assert (result["starts"], result["verdict"], result["fits"]) == (True, "ok", None)
+    assert [rank["rank"] for rank in result["ranks"]] == [0, 1]
+    assert result["serve"] == f"vllm serve {llama} --tensor-parallel-size 2"
+
+
+def test_one_size_that_does_not(mlload: Run, llama: Path) -> None:
+    # 6 heads: 1, 2, 3 and 6 divide them, and 2 KV heads let only 1, 2 and multiples of 2 through.
+    (result,) = validated(mlload, llama, "--tp", "4", code=1)["results"]
+    assert (result["starts"], result["verdict"]) == (False, "fail")
+    assert result["findings"][0]["code"] == "TP001"
+    assert {size["tp"] for size in result["sizes_that_work"] if size["pp"] == 1 and not size["ep"]} == {1, 2, 6}
+    assert result["serve"] is not None and "--tensor-parallel-size 4" not in result["serve"]
+
+
+def test_a_list_of_sizes_gives_one_table(mlload: Run, llama: Path) -> None:
+    done = mlload("validate", llama, "--tp", "1,2,4")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("FAIL  vLLM would refuse to start at tp 4; it starts at tp 1, 2") for line in lines)
+    assert [line.split()[2] for line in lines if line.startswith("tp ")] == ["yes", "yes", "no"]
+    assert lines[-1] == f"would start: vllm serve {llama} --tensor-parallel-size 2"
+    assert sum(line.startswith("error ") for line in lines) == 1
+
+
+def test_vllm_spellings(mlload: Run, llama: Path) -> None:
+    ours = validated(mlload, llama, "--tp", "2", "--pp", "2", "--ep", code=0)
+    for words in (["-tp", "2", "-pp", "2", "--ep"], ["--tensor-parallel-size=2", "--pipeline-parallel-size=2"]):
+        theirs = validated(
+            mlload, llama, *words, *(["--enable-expert-parallel"] if "--ep" not in words else []), code=0
+        )
+        assert theirs == ours
+
+
+def test_several_sources(mlload: Run, llama: Path, tmp_path: Path) -> None:
+    other = write_llama(tmp_path / "eight heads", num_attention_heads=8)
+    done = mlload("validate", llama, other, "--tp", "4")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == f"would start: vllm serve '{other}' --tensor-parallel-size 4"
+    results = validated(mlload, llama, other, tmp_path / "nowhere", "--tp", "4", code=1)["results"]
+    assert [result["verdict"] for result in results] == ["fail", "ok", "unknown"]
+    assert "nowhere" in results[2]["unknowns"][0]["why"]
+
+
+def test_missing_tensor(mlload: Run, llama: Path) -> None:
+    shapes = llama_shapes(CONFIG)
+    del shapes["model.layers.1.mlp.up_proj.weight"]
+    write_safetensors(llama / "model.safetensors", shapes)
+    (result,) = validated(mlload, llama, code=1)["results"]
+    assert result["verdict"] == "fail" and result["sizes_that_work"] == [] and result["serve"] is None
+    assert any("up_proj" in finding["where"] for finding in result["findings"])
+
+
+def test_config_only_is_judged_as_if_its_weights_were_fine(mlload: Run, llama: Path) -> None:
+    (llama / "model.safetensors").unlink()
+    validated(mlload, llama, "--tp", "2", code=0)
+    validated(mlload, llama, "--tp", "4", code=1)
+
+
+def test_unknown_is_an_answer(mlload: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "never_heard_of"}))
+    (result,) = validated(mlload, tmp_path, code=3)["results"]
+    assert (result["starts"], result["verdict"]) == (None, "unknown")
+    assert validated(mlload, tmp_path, "--allow-unknown", code=0)["results"] == [result]
+
+
+def test_the_report_in_a_file(mlload: Run, llama: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = mlload("validate", llama, "--tp", "4", "--format", "json", "--output", report)
+    assert done.returncode == 1 and done.stdout == "" and str(report) in done.stderr
+    jsonschema.validate(json.loads(report.read_text()), SCHEMA)
+
+
+def finding(severity: Severity, question: Question) -> Finding:
+    return Finding("XX001", severity, question, "here", "something")
+
+
+OPEN = Unknown("a thing", "no header", "read it")
+
+
+@pytest.mark.parametrize(
+    ("findings", "unknowns", "starts", "word"),
+    [
+        ([], [], True, "ok"),
+        ([finding("info", "right")], [], True, "ok"),
+        ([finding("warning", "right")], [], True, "warn"),
+        ([finding("error", "right")], [], True, "fail"),
+        ([finding("error", "content")], [], True, "fail"),
+        ([finding("warning", "right"), finding("error", "starts")], [], False, "fail"),
+        ([], [OPEN], None, "unknown"),
+        ([finding("warning", "right")], [OPEN], None, "unknown"),
+        ([finding("error", "starts")], [OPEN], False, "fail"),
+        ([finding("error", "right")], [OPEN], None, "fail"),
+    ],
+)
+def test_starting_and_being_right_are_two_questions(
+    findings: list[Finding], unknowns: list[Unknown], starts: bool | None, word: str
+) -> None:
+    verdict = combine(findings, unknowns)
+    assert (verdict.starts, verdict.verdict) == (starts, word)
