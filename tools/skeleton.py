@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.config import ConfigView
 from mlload.demo.checkpoint import CHAT_TEMPLATE
 from mlload.demo.tokenizer import SPECIAL_TOKENS, tokenizer_json
-from mlload.plan.bound import BoundParam
-from mlload.plan.model import read_model
+from mlload.plan import architectures
+from mlload.plan.dtype import model_dtype
+from mlload.plan.params import ParamSpec
+from mlload.plan.stored import expected_tensors, stored_shape
+from mlload.quant import formats
+from mlload.quant.formats.tensors import tensor_name
+from mlload.quant.spec import QuantSpec
 from tools.sparse_safetensors import Entry, split, split_into, write_sharded
 
 LIST = Path(__file__).with_name("skeletons.json")
@@ -42,15 +48,23 @@ def write_listed(name: str, folder: Path) -> None:
         files=entry["files"],
         digits=entry.get("digits", 5),
         first=entry.get("first", 1),
+        scale_dtype=entry.get("scale_dtype"),
     )
 
 
 def write_skeleton(
-    config: dict[str, Any], folder: Path, *, files: int | None = None, digits: int = 5, first: int = 1
+    config: dict[str, Any],
+    folder: Path,
+    *,
+    files: int | None = None,
+    digits: int = 5,
+    first: int = 1,
+    scale_dtype: str | None = None,
 ) -> None:
-    """Any config. files: how many weight files; None splits at 5 GB."""
+    """Any config. files: how many weight files, None splits at 5 GB; digits, first: see `write_sharded`;
+    scale_dtype: of scales that a format leaves open, None is the model's own."""
     write_side_files(config, folder)
-    found = entries(folder)
+    found = entries(folder, scale_dtype)
     shards = split(found, MAX_SHARD_BYTES) if files is None else split_into(found, files)
     write_sharded(folder, shards, digits=digits, first=first)
 
@@ -76,26 +90,43 @@ def write_side_files(config: dict[str, Any], folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
 
 
-def entries(folder: Path) -> list[Entry]:
-    """Every tensor that a folder without weights should have, in the order of the network."""
+def entries(folder: Path, scale_dtype: str | None = None) -> list[Entry]:
+    """Every tensor that a folder without weights should have, draft layers too, in the order of the network."""
+    checkpoint = Checkpoint.open(str(folder))
+    config = ConfigView(checkpoint.config)
+    architecture = architectures.find(config)
+    if architecture is None:
+        raise SystemExit(f"no table for the model type {config.model_type!r}")
+    quant, _ = formats.detect(checkpoint)
+    dtype = model_dtype(config, checkpoint)
+    scale_dtype = scale_dtype or dtype
     before: list[Entry] = []
     layers: dict[int, list[Entry]] = {}
     after: list[Entry] = []
-    for param in read_model(Checkpoint.open(str(folder))).params:
-        if param.spec.layers is None:
-            (after if layers else before).extend(_of_module(param, param.spec.module))
+    for spec in architecture.params(config):
+        if spec.engine_only or spec.alias_of is not None or (spec.optional and not spec.draft):
             continue
-        for layer in param.spec.layers:
-            root = param.spec.module.replace("{layer}", str(layer))
-            layers.setdefault(layer, []).extend(_of_module(param, root))
+        if spec.layers is None:
+            (after if layers else before).extend(_of_module(spec, spec.module, quant, dtype, scale_dtype))
+            continue
+        for layer in spec.layers:
+            root = spec.module.replace("{layer}", str(layer))
+            layers.setdefault(layer, []).extend(_of_module(spec, root, quant, dtype, scale_dtype))
     return [*before, *(entry for layer in sorted(layers) for entry in layers[layer]), *after]
 
 
-def _of_module(param: BoundParam, path: str) -> Iterator[Entry]:
-    for expert in param.experts or (None,):
-        module = path if expert is None else path.replace("{expert}", str(expert))
-        for tensor in param.stored:
-            yield Entry(module + tensor.suffix, tensor.dtype, tensor.shape)
+def _of_module(spec: ParamSpec, path: str, quant: QuantSpec | None, dtype: str, scale_dtype: str) -> Iterator[Entry]:
+    paths = [path.replace("{expert}", str(expert)) for expert in range(spec.experts or 1)]
+    scheme = quant.scheme_for(paths[0]) if quant is not None and spec.quantized else None
+    # What an engine can do without, GPTQ's writers store all the same.
+    stored = ("zero", "g_idx") if scheme is not None and scheme.format == "gptq" else ()
+    for tensor in expected_tensors(spec, scheme):
+        if tensor.optional and tensor.role not in stored:
+            continue
+        shape = stored_shape(spec, tensor.dims)
+        stored_dtype = tensor.dtype or (scale_dtype if tensor.role == "scale" else dtype)
+        for module in paths:
+            yield Entry(tensor_name(module, tensor.suffix), stored_dtype, shape)
 
 
 def main() -> None:
