@@ -26,7 +26,7 @@ TARGET = Path(__file__).parents[1] / "mlload" / "checkpoint" / "config_defaults.
 # Fields that no size or verdict hangs on.
 DULL = re.compile(
     r"_token_id$|_token_index$|initializer|dropout|_drop$|pdrop|_eps$|epsilon|_act$|activation|^hidden_act|aux_loss|"
-    r"return_dict|output_|id2label|label2id|problem_type|chunk_size_feed_forward|architectures|transformers_version|"
+    r"return_dict|^output_|id2label|label2id|problem_type|chunk_size_feed_forward|architectures|transformers_version|"
     r"use_cache|summary_|scale_attn|jitter|_std$|_factor$|pretraining_tp|classifier|^dtype$|is_encoder_decoder|"
     r"loss|mask_|apply_|median|multiplier|scaling$|softcap"
 )
@@ -47,6 +47,13 @@ def declared(config_class: Any) -> dict[str, Any]:
     return found
 
 
+def nested_type(config_class: Any) -> dict[str, Any]:
+    """The type of a composite's language model where its config does not say."""
+    if "text_config" not in config_class.sub_configs:
+        return {}
+    return {"text_model_type": config_class().text_config.model_type}
+
+
 def main() -> None:
     table: dict[str, dict[str, Any]] = {}
     waiting = [CONFIG_MAPPING[t] for t in model_types() if t in CONFIG_MAPPING]
@@ -55,7 +62,7 @@ def main() -> None:
         name = config_class.model_type
         if not name or name in table:
             continue
-        table[name] = dict(sorted(declared(config_class).items()))
+        table[name] = dict(sorted((declared(config_class) | nested_type(config_class)).items()))
         waiting.extend(sub for sub in config_class.sub_configs.values() if dataclasses.is_dataclass(sub))
     lines = (f"{json.dumps(name)}: {json.dumps(fields)}" for name, fields in sorted(table.items()))
     TARGET.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -53,6 +53,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "qwen_vl": ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"),
     "qwen_hybrid": ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"),
     "gemma4": ("gemma4", "gemma4_text"),
+    "llama4": ("llama4", "llama4_text"),
+    "llava": ("llava", "mistral3", "internvl", "gemma3"),
     "nemotron_h": ("nemotron_h",),
     "mamba": ("mamba", "falcon_mamba", "mamba2"),
     "mamba_hybrid": ("bamba", "falcon_h1", "granitemoehybrid", "jamba"),

@@ -1,0 +1,116 @@
+"""An encoder, a projector and a language model: LLaVA, Mistral 3, InternVL, Gemma 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mlload.checkpoint.config import ConfigView
+from mlload.plan.architectures import vision
+from mlload.plan.architectures.architecture import Architecture
+from mlload.plan.architectures.blocks import linear, norm, param
+from mlload.plan.architectures.composite import (
+    WHOLE,
+    language,
+    memory_of_language,
+    moved,
+    nested,
+    on_every_stage,
+    tower,
+)
+from mlload.plan.architectures.vision_encoders import ENCODERS
+from mlload.plan.params import ParamSpec
+
+PROJECTOR = "multi_modal_projector"
+# As transformers saves since v4.52, and as it did before v5.
+ALTERNATES = (
+    ("model.language_model.", "language_model.model."),
+    ("lm_head", "language_model.lm_head"),
+    ("vision_tower.vision_model.", "vision_tower."),
+    ("model.vision_tower.", "vision_tower."),
+    ("model.vision_tower.vision_model.", "vision_tower."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
+)
+
+# (composite config, the tower's) -> modules
+Projector = Callable[[ConfigView, ConfigView], Iterator[ParamSpec]]
+
+
+def feature_layers(c: ConfigView, default: int) -> list[int]:
+    """The layers of the encoder whose output is taken; negative ones count from the end."""
+    value = c.raw.get("vision_feature_layer", default)
+    layers = value if isinstance(value, list) else [value]
+    return [n for n in layers if isinstance(n, int) and not isinstance(n, bool)] or [default]
+
+
+def depth(c: ConfigView, total: int, default: int) -> int:
+    """Layers up to the deepest one that is taken. Layer 0 is the embedding's output."""
+    return min(max(n if n >= 0 else total + n + 1 for n in feature_layers(c, default)), total)
+
+
+def two_linears(c: ConfigView, inputs: int, *, bias: bool) -> Iterator[ParamSpec]:
+    text = {"component": "projector"}
+    yield from vision.mlp(
+        PROJECTOR, None, inputs, c.hidden, names=("linear_1", "linear_2"), out=c.hidden, bias=bias, **text
+    )
+
+
+def llava_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
+    inputs = v.hidden * len(feature_layers(c, -2))
+    yield from two_linears(c, inputs, bias=bool(c.raw.get("multimodal_projector_bias", True)))
+
+
+def mistral3_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
+    """Joins merge_size^2 neighbouring patches first."""
+    merge = c.size("spatial_merge_size", 2) ** 2
+    merger = f"{PROJECTOR}.patch_merger.merging_layer"
+    yield norm(f"{PROJECTOR}.norm", v.hidden)
+    yield linear(merger, v.hidden, v.hidden * merge, quantized=False, component="projector")
+    inputs = v.hidden * len(feature_layers(c, -1))
+    yield from two_linears(c, inputs, bias=bool(c.raw.get("multimodal_projector_bias", False)))
+
+
+def internvl_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
+    ratio = c.raw.get("downsample_ratio", 0.5)
+    side = int(1 / ratio) if isinstance(ratio, (int, float)) and 0 < ratio <= 1 else 2
+    yield norm(f"{PROJECTOR}.layer_norm", v.hidden * side**2, bias=True)
+    yield from two_linears(c, v.hidden * side**2, bias=True)
+
+
+def gemma3_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
+    yield norm(f"{PROJECTOR}.mm_soft_emb_norm", v.hidden)
+    yield param(f"{PROJECTOR}.mm_input_projection_weight", (v.hidden, c.hidden), component="projector")
+
+
+def rows(
+    vision_type: str, projector: Projector, *, layer: int, everywhere: tuple[str, ...] = ()
+) -> Callable[..., Iterator[ParamSpec]]:
+    """vision_type: of the encoder where the config names none
+    layer:       of the encoder whose output is taken by default
+    everywhere:  what vLLM's class of the language model builds on every pipeline stage
+    """
+
+    def build(c: ConfigView) -> Iterator[ParamSpec]:
+        raw = c.raw.get("vision_config")
+        named = str(raw.get("model_type", "")) if isinstance(raw, dict) else ""
+        kind = named if named in ENCODERS else vision_type
+        v = nested(raw, kind)
+        encoder = ENCODERS[kind](v, depth(c, v.layers, layer))
+        yield from tower(moved(encoder, (("", "vision_tower."),), (("", "vision_tower."),)))
+        yield from tower(projector(c, v), "projector")
+        yield from moved(on_every_stage(language(c)[0](c), *everywhere), WHOLE)
+
+    return build
+
+
+ARCHITECTURES = (
+    Architecture("llava", rows("clip_vision_model", llava_projector, layer=-2), memory_of_language, ALTERNATES),
+    Architecture("mistral3", rows("pixtral", mistral3_projector, layer=-1), memory_of_language, ALTERNATES),
+    Architecture("internvl", rows("internvl_vision", internvl_projector, layer=-1), memory_of_language, ALTERNATES),
+    Architecture(
+        "gemma3",
+        # vLLM models/gemma3.py:300, :313, :392
+        rows("siglip_vision_model", gemma3_projector, layer=-1, everywhere=("embedding", "norm", "head")),
+        memory_of_language,
+        ALTERNATES,
+    ),
+)
