@@ -27,6 +27,7 @@ class EngineView:
     sees_quantization: False where the files are quantized and the engine will not know it
     method:      the engine's quantization method ("auto_awq"), None where it sees none
     attention_layers: layers that keep keys and values
+    mla:         they keep one latent vector instead
     """
 
     params: tuple[BoundParam, ...]
@@ -41,6 +42,7 @@ class EngineView:
     attention_layers: tuple[int, ...]
     unknowns: tuple[Unknown, ...]
     profile: Profile
+    mla: bool = False
 
     @staticmethod
     def of(model: Model, profile: Profile, mesh: Mesh) -> EngineView:
@@ -80,6 +82,7 @@ class EngineView:
             attention_layers=_attention_layers(model),
             unknowns=tuple(unknowns),
             profile=profile,
+            mla=any(group.kind == "mla" for group in model.architecture.attention(model.config)),
         )
 
 

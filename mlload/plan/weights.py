@@ -44,7 +44,7 @@ class WeightSizes:
             if id(param) not in taken and param.spec.engine and not (param.spec.draft or param.spec.buffer):
                 size = cut_size(param.spec, mesh, view.tower_tp)
                 self.units.append((param, _plain(plain_bytes(param, size, dtype, view.padding))))
-        self.cache = attention_bytes(view.method, dtype)
+        self.cache = attention_bytes(view.method, dtype, mla=view.mla)
 
     def of(self, rank: int) -> tuple[dict[str, int], dict[str, int]]:
         """(bytes by component, bytes by dtype) of a rank."""

@@ -47,10 +47,19 @@ def allocate(
     return sizes
 
 
-def attention_bytes(quant: str | None, dtype: str, kv_scales: int = 1) -> dict[str, int]:
-    """Parameters that one attention layer adds for its KV cache: compressed-tensors creates three
-    float32 scales and three zero points whatever its kv_cache_scheme says, the others create none
-    (compressed_tensors.py:1144). kv_scales: 1, or the KV heads for a per-head scheme."""
-    if quant != "compressed-tensors":
+def attention_bytes(quant: str | None, dtype: str, *, mla: bool = False, kv_scales: int = 1) -> dict[str, int]:
+    """Parameters that one attention layer adds for its KV cache, whatever the cache's dtype.
+
+    compressed-tensors: three float32 scales and three zero points in the model's dtype
+    (compressed_tensors.py:1144); fp8, ModelOpt and Quark: four scales in the model's dtype
+    (kv_cache.py:30, :62); the others none. MLA layers get them from ModelOpt alone (modelopt.py:226,
+    against fp8.py:208). kv_scales: 1, or the KV heads of a scheme with one scale a head.
+    """
+    width = DTYPE_BITS[dtype] // 8
+    if quant is None or (mla and not quant.startswith("modelopt")):
         return {}
-    return {"F32": 3 * 4 * kv_scales}
+    if quant == "compressed-tensors":
+        return {"F32": 3 * 4 * kv_scales, dtype: 3 * width * kv_scales}
+    if quant.startswith("modelopt") or quant in ("fp8", "quark"):
+        return {dtype: 4 * width}
+    return {}
