@@ -20,27 +20,32 @@ class Dim(NamedTuple):
     items:  ... are held by how many stored elements (AWQ's N dim: 8 values in 1 int32 word;
             3-bit GPTQ's K dim: 32 values in 3 words; a Q4_K row: 256 values in 144 bytes)
     size:   of a dim without an axis
+    dense:  the last unit may be cut short (a bit stream that stops at the last word it needs)
 
-    A stored length is `ceil(length / values) * items`; a cut [start, stop) of the axis is legal
-    where both ends are multiples of `values` (or the end of the axis), and is then
-    [start / values * items, ceil(stop / values) * items).
+    A stored length is `ceil(length / values) * items` (dense: `ceil(length * items / values)`); a cut
+    [start, stop) of the axis is legal where both ends are multiples of `values` (or the end of the axis), and
+    is then [start / values * items, stored length of stop). `quant.formats.tensors` does both.
     """
 
     axis: Literal["N", "K", "E", ""]
     values: int = 1
     items: int = 1
     size: int = 1
+    dense: bool = False
 
 
 class TensorSpec(NamedTuple):
     """One of the tensors that stand for a quantized linear.
 
-    suffix:   after the module path: "qweight", "weight_scale", "weight.absmax"; "" for a bare parameter
+    suffix:   after the module path: "qweight", "weight_scale", "weight.absmax"; "" for a bare parameter. One that
+              begins with "_" follows the path without a dot ("_blocks" of "experts.gate_up_proj"), see
+              `quant.formats.tensors.tensor_name`
     dtype:    safetensors dtype name; None where any float is legal (bf16 and f32 scales are both right)
     dims:     in stored order; () for a scalar
     role:     "weight", "scale", "zero", "global_scale", "input_scale", "g_idx", "shape", "bias", "aux"
     optional: may be absent
     scalar_ok: a one-element tensor may be stored as [] or [1]
+    flat:     holds the row-major flattened [N, K], so that a cut along K is not a slice of it
     """
 
     suffix: str
@@ -49,6 +54,7 @@ class TensorSpec(NamedTuple):
     role: str = "weight"
     optional: bool = False
     scalar_ok: bool = False
+    flat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

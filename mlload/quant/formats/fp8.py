@@ -1,0 +1,117 @@
+"""FP8 as Hugging Face configs declare it (`quant_method: fp8`), and fbgemm's per-channel variant.
+
+N = out_features, K = in_features, (bn, bk) = block.
+weight f8_e4m3 [N, K], with
+block:   weight_scale_inv [ceil(N/bn), ceil(K/bk)] f32 (or bf16, or e8m0), activations quantized as they come
+tensor:  weight_scale, one element; "static" adds input_scale, one element
+channel: weight_scale [N, 1] (fbgemm_fp8)
+Every scale multiplies, `weight_scale_inv` too, whatever its name says.
+Sources: vLLM's quantization/fp8.py and fbgemm_fp8.py, transformers' finegrained_fp8 integration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mlload.checkpoint.tensor import TensorRef
+from mlload.quant.formats import matching, plain_modules
+from mlload.quant.formats.fields import pair, strings, text
+from mlload.quant.formats.tensors import cut, stacked
+from mlload.quant.spec import Dim, Scheme, TensorSpec
+
+__all__ = ["cut", "declare", "dequantize", "detect", "pack", "spec", "unpack"]
+
+FP8_DTYPES = frozenset({"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"})
+
+
+def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Scheme | None:
+    weight = tensors.get("weight")
+    if weight is None or weight.dtype not in FP8_DTYPES or len(weight.shape) < 2:
+        return None
+    inverse, scale = tensors.get("weight_scale_inv"), tensors.get("weight_scale")
+    static = "input_scale" in tensors
+    n, k = weight.shape[-2:]
+    if inverse is not None and len(inverse.shape) >= 2 and inverse.shape[-2:] != (1, 1):
+        block = pair(config.get("weight_block_size")) or (128, 128)
+        rows, columns = inverse.shape[-2:]
+        if (-(-n // block[0]), -(-k // block[1])) != (rows, columns) and rows and columns:
+            block = (guess_block(n, rows), guess_block(k, columns))
+        return _scheme(config, "block", block=block)
+    if scale is not None and len(scale.shape) >= 1 and scale.shape[0] == n and n > 1:
+        return _scheme(config, "channel")
+    return _scheme(config, "tensor", static=static)
+
+
+def guess_block(length: int, count: int) -> int:
+    """The power of two that cuts `length` into `count` blocks, else the even share."""
+    for size in (128, 64, 32, 16, 256, 512):
+        if -(-length // size) == count:
+            return size
+    return -(-length // count)
+
+
+def _scheme(
+    config: Mapping[str, Any], strategy: str, *, block: tuple[int, int] | None = None, static: bool = False
+) -> Scheme:
+    fbgemm = text(config, "quant_method").lower() == "fbgemm_fp8"
+    return Scheme(
+        format="fp8",
+        layout="fbgemm" if fbgemm else "block" if block else "static" if static else strategy,
+        bits=8,
+        kind="float",
+        strategy="channel" if fbgemm else strategy,
+        group_size=None if block is None else block[1],
+        block=block,
+        activation="static" if static and not fbgemm else "dynamic",
+        activation_bits=8,
+    )
+
+
+def declare(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
+    block = pair(config.get("weight_block_size"))
+    static = text(config, "activation_scheme").lower() == "static"
+    scheme = _scheme(config, "block" if block else "tensor", block=block, static=static and block is None)
+    skipped = matching.exact(strings(config, "ignored_layers", "modules_to_not_convert"))
+    return lambda module: None if skipped(module) or plain_modules.left_plain(module) else scheme
+
+
+def spec(scheme: Scheme, n: int, k: int, *, bias: bool = False, experts: int | None = None) -> tuple[TensorSpec, ...]:
+    tensors = [TensorSpec("weight", "F8_E4M3", (Dim("N"), Dim("K")))]
+    if scheme.block is not None:
+        bn, bk = scheme.block
+        tensors.append(TensorSpec("weight_scale_inv", None, (Dim("N", values=bn), Dim("K", values=bk)), role="scale"))
+    elif scheme.strategy == "channel":
+        tensors.append(TensorSpec("weight_scale", None, (Dim("N"), Dim("", size=1)), role="scale"))
+    else:
+        tensors.append(TensorSpec("weight_scale", None, (Dim("", size=1),), role="scale", scalar_ok=True))
+    if scheme.activation == "static":
+        tensors.append(TensorSpec("input_scale", None, (Dim("", size=1),), role="input_scale", scalar_ok=True))
+    if bias:
+        tensors.append(TensorSpec("bias", None, (Dim("N"),), role="bias"))
+    return stacked(tuple(tensors), experts)
+
+
+def unpack(scheme: Scheme, tensors: Mapping[str, Any], n: int, k: int) -> dict[str, Any]:
+    """weight: fp8 codes uint8 [N, K]; scale, and input_scale where stored, as they are."""
+    import numpy as np
+
+    name = "weight_scale_inv" if scheme.block is not None else "weight_scale"
+    out = {key: tensors[key] for key in ("bias", "input_scale") if key in tensors}
+    return {**out, "weight": np.asarray(tensors["weight"]).view(np.uint8), "scale": np.asarray(tensors[name])}
+
+
+def pack(scheme: Scheme, values: Mapping[str, Any]) -> dict[str, Any]:
+    name = "weight_scale_inv" if scheme.block is not None else "weight_scale"
+    out = {key: values[key] for key in ("bias", "input_scale") if key in values}
+    return {**out, "weight": values["weight"], name: values["scale"]}
+
+
+def dequantize(scheme: Scheme, tensors: Mapping[str, Any], n: int, k: int) -> Any:
+    """fp8 * scale as float32 [N, K]."""
+    from mlload.quant.formats.elements import as_float32, e4m3_table, e8m0, spread
+
+    parts = unpack(scheme, tensors, n, k)
+    scale = parts["scale"]
+    scale = e8m0(scale) if scale.dtype.itemsize == 1 else as_float32(scale)
+    return e4m3_table()[parts["weight"]] * spread(scale, n, k, block=scheme.block)
