@@ -10,7 +10,7 @@ of "many", of -1, of 10**30) counts as absent, and `problems` tells it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 # Where composite configs keep the language model, first match wins.
 TEXT_KEYS = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
@@ -38,6 +38,28 @@ LIMITS = {"num_hidden_layers": 4096}
 LIMIT = 2**40
 
 
+class Rope(NamedTuple):
+    """Rotary positions of a model.
+
+    type:     "default" (not scaled; also where a library filled the dict in without being asked), "linear", "dynamic",
+              "yarn", "llama3", "longrope", ...
+    spelled:  the key that the type was written under: "rope_type", or "type" before transformers 4.43; "" = none
+    factor:   of the scaling
+    theta:    base frequency
+    original: context length before scaling
+    """
+
+    type: str
+    spelled: str
+    factor: float | None
+    theta: float | None
+    original: int | None
+
+    @property
+    def scaled(self) -> bool:
+        return self.type != "default"
+
+
 class ConfigView:
     """Fields of one model (the language model of a composite one) by canonical names.
 
@@ -49,9 +71,7 @@ class ConfigView:
 
     def __init__(self, raw: Any) -> None:
         self.raw: dict[str, Any] = raw if isinstance(raw, dict) else {}
-        self.text: dict[str, Any] = next(
-            (self.raw[k] for k in TEXT_KEYS if isinstance(self.raw.get(k), dict)), self.raw
-        )
+        self.text: dict[str, Any] = _innermost(self.raw)
         self.problems: dict[str, Any] = {}
 
     @property
@@ -60,7 +80,10 @@ class ConfigView:
 
     @property
     def text_type(self) -> str:
-        return str(self.text.get("model_type") or self.model_type)
+        own = self.text.get("model_type")
+        if not own and self.text is not self.raw:
+            own = class_default(self.model_type, "text_model_type")
+        return str(own or self.model_type)
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -162,11 +185,38 @@ class ConfigView:
     def tied(self) -> bool:
         """Whether the output head is the input table. A composite model's own class ties, so its outer word counts
         before the nested one; absent in both, the class's default."""
-        for scope in (self.raw, self.text):
-            value = scope.get("tie_word_embeddings")
-            if isinstance(value, bool):
-                return value
-        return class_default(self.model_type, "tie_word_embeddings") is True
+        for word in self.tie_words:
+            if word is not None:
+                return word
+        defaults = (class_default(kind, "tie_word_embeddings") for kind in (self.model_type, self.text_type))
+        return next((value for value in defaults if isinstance(value, bool)), False)
+
+    @property
+    def tie_words(self) -> tuple[bool | None, bool | None]:
+        """`tie_word_embeddings` as written, (outer, nested), None where it is not: readers differ in what they heed."""
+        outer, nested = (scope.get("tie_word_embeddings") for scope in (self.raw, self.text))
+        return (
+            outer if isinstance(outer, bool) else None,
+            nested if isinstance(nested, bool) and self.text is not self.raw else None,
+        )
+
+    @property
+    def rope(self) -> Rope:
+        """Rotary positions, under either name of the dict and either spelling of its type."""
+        value = self.given("rope_parameters")
+        fields: dict[str, Any] = value if isinstance(value, dict) else {}
+        # One set per kind of layer (Gemma 3): the one that sees everything decides the context.
+        fields = next((fields[k] for k in ("full_attention", "global") if isinstance(fields.get(k), dict)), fields)
+        spelled = next((key for key in ("rope_type", "type") if isinstance(fields.get(key), str)), "")
+        kind = fields[spelled] if spelled else "default"
+        theta = fields.get("rope_theta", self.given("rope_theta"))
+        return Rope(
+            type=kind,
+            spelled=spelled,
+            factor=_number(fields.get("factor")),
+            theta=_number(theta),
+            original=_count(fields.get("original_max_position_embeddings"), LIMIT),
+        )
 
 
 def class_default(model_type: str, name: str) -> Any:
@@ -174,6 +224,19 @@ def class_default(model_type: str, name: str) -> Any:
     from mlload.checkpoint.config_defaults import defaults_of
 
     return defaults_of(model_type).get(name)
+
+
+def _innermost(raw: dict[str, Any]) -> dict[str, Any]:
+    """The language model's own dict; composites of composites nest it twice (a thinker's text)."""
+    found = raw
+    for _ in range(2):
+        found = next((found[key] for key in TEXT_KEYS if isinstance(found.get(key), dict)), found)
+    return found
+
+
+def _number(value: Any) -> float | None:
+    finite = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+    return float(value) if finite else None
 
 
 def _count(value: Any, limit: int) -> int | None:

@@ -127,6 +127,7 @@ def spec_of(family: Family, c: ConfigView, *, has_head: bool) -> ParamSpec:
     draft = what.draft or bool(layers and c.layers and not what.tower and min(layers) >= c.layers)
     op, axes = _kind(family, what)
     style, parts = _cut(family, what, axes, c)
+    engine, kind = _engine(family.module, what, op, style)
     return ParamSpec(
         module=family.module,
         op=op,
@@ -138,8 +139,8 @@ def spec_of(family: Family, c: ConfigView, *, has_head: bool) -> ParamSpec:
         weight="" if family.bare else "weight",
         layers=layers,
         experts=max(experts) + 1 if experts else None,
-        engine="" if what.job == "rotary" else family.module,
-        kind=_class(op, style),
+        engine=engine,
+        kind=kind,
         component="draft" if draft else "norm" if op == "norm" and not what.tower else what.component,
         quantized=op in ("linear", "experts") and what.job != "router",
         mesh="tower" if what.tower else "text",
@@ -192,11 +193,24 @@ def _unit(length: int, head_dim: int) -> int:
     return head_dim if length % head_dim == 0 else 1
 
 
-def _class(op: Op, style: Style) -> str:
-    """The engine's usual class for it."""
+def _engine(module: str, what: Guess, op: Op, style: Style) -> tuple[str, str]:
+    """Path and class of the engine's module: q, k and v fused, gate and up fused, routed experts together."""
+    if what.job == "rotary":
+        return "", ""
+    if what.component == "experts" and op in ("linear", "experts"):
+        return module.partition(".{expert}")[0], "RoutedExperts"
     if op == "linear":
-        return {"column": "ColumnParallelLinear", "row": "RowParallelLinear"}.get(style, "ReplicatedLinear")
-    return {"embedding": "VocabParallelEmbedding", "norm": "RMSNorm", "experts": "RoutedExperts"}.get(op, "")
+        parent = module.rpartition(".")[0]
+        if what.tower or style == "replicated":
+            return module, "GateLinear" if what.job == "router" else "ReplicatedLinear"
+        if what.job in ("q", "k", "v"):
+            return f"{parent}.qkv_proj", "QKVParallelLinear"
+        if what.job == "gate" or (what.job == "up" and module.endswith(("up_proj", "w3", "wi_1"))):
+            return f"{parent}.gate_up_proj", "MergedColumnParallelLinear"
+        return module, "RowParallelLinear" if style == "row" else "ColumnParallelLinear"
+    if op == "embedding":
+        return module, "ParallelLMHead" if what.job == "head" else "VocabParallelEmbedding"
+    return module, "RMSNorm" if op == "norm" else ""
 
 
 def _stage(what: Guess, layers: Sequence[int] | None, op: Op, c: ConfigView, has_head: bool) -> Stage:
