@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-MAPPED_FROM = 1 << 20
+MAPPED_FROM = 16 << 20
 
 
 class S3Server:

@@ -70,32 +70,34 @@ class HttpClient:
 
         Answers of any status come back, after retries for those that may pass. Raises `Unreachable`.
         """
-        cause = "no attempt was made"
+        cause = ""
         got = b""
+        failures = 0
         answer: Answer | None = None
-        for attempt in range(self.attempts):
-            if attempt:
-                time.sleep(self._wait(attempt, answer))
+        while failures < self.attempts:
+            if failures:
+                time.sleep(self._wait(failures, answer))
             try:
                 answer = self._redirected(
                     url, headers or {}, start + len(got), None if length is None else length - len(got)
                 )
             except _Broken as broken:
                 answer = None
-                cause = str(broken) or type(broken.__cause__).__name__
-                if broken.answer.status in (200, 206):
-                    got += broken.answer.body
-                if length is not None and len(got) >= length:
-                    return broken.answer._replace(body=got)
+                cause = str(broken)
+                came = broken.answer.body if broken.answer.status in (200, 206) else b""
+                got += came
+                failures = 1 if came else failures + 1  # bytes came: the other side is alive
                 continue
             except (OSError, _http_exception()) as error:
                 answer = None
                 cause = f"{type(error).__name__}: {error}"
+                failures += 1
                 continue
             if answer.status == 416 and got:  # the connection broke exactly at the end of the file
                 return answer._replace(status=206, body=got)
             if answer.status not in RETRY_STATUS:
                 return answer._replace(body=got + answer.body)
+            failures += 1
         if answer is not None:
             return answer
         raise Unreachable(cause)
