@@ -50,7 +50,9 @@ class EngineView:
         name = next((c for c in model.config.architectures if c in classes), None)
         facts = classes.get(name or "", {})
         padding = profile.vocab_padding
-        tower_tp = profile.tower_mode == "weights"
+        tower_tp = profile.tower_mode == "weights" and not (
+            "tower_replicates" in facts and _tower_heads_remain(model, mesh)
+        )
         seen = sees_quantization(model, profile)
         everywhere = facts.get("every_stage", {})
         params = tuple(_as_built(param, everywhere, seen) for param in model.params)
@@ -84,6 +86,12 @@ class EngineView:
             profile=profile,
             mla=any(group.kind == "mla" for group in model.architecture.attention(model.config)),
         )
+
+
+def _tower_heads_remain(model: Model, mesh: Mesh) -> bool:
+    """Whether the heads of a tower do not divide by the ranks."""
+    parts = (part for p in model.params if p.spec.mesh == "tower" for part in p.spec.parts if part.unit > 1)
+    return any(part.length // part.unit % mesh.tp for part in parts)
 
 
 def _attention_layers(model: Model) -> tuple[int, ...]:

@@ -136,7 +136,7 @@ def make_plan(
         kv_dtype=_kv_dtype(model, resolved, kv_dtype),
         capability=capability,
         view=view,
-        violations=violations(model, profile, mesh, view),
+        violations=violations(model, mesh, view, capability),
         unknowns=view.unknowns,
     )
 

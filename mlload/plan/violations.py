@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from mlload.checkpoint.finding import Finding
+from mlload.plan.alignment_rules import Capability, alignment_findings
 from mlload.plan.engine_view import EngineView
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import Model
 from mlload.plan.parallel_rules import parallel_findings
-from mlload.profiles import Profile
+from mlload.plan.stage_rules import stage_findings
 
 
-def violations(model: Model, profile: Profile, mesh: Mesh, view: EngineView) -> tuple[Finding, ...]:
-    """All of them, in the order in which an engine would meet them."""
-    return tuple(parallel_findings(model, profile, mesh, view))
+def violations(model: Model, mesh: Mesh, view: EngineView, capability: Capability | None) -> tuple[Finding, ...]:
+    """All of them: of the whole model, of stages, then layer by layer."""
+    return (
+        *parallel_findings(model, mesh, view),
+        *stage_findings(model, mesh, view),
+        *alignment_findings(view, capability),
+    )

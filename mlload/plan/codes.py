@@ -1,0 +1,128 @@
+"""Texts of the plan's rules: `mlload rules CODE` and docs/rules.md show them."""
+
+from __future__ import annotations
+
+# Code -> (title, explanation).
+CODES: dict[str, tuple[str, str]] = {
+    "TP001": (
+        "attention heads",
+        "Tensor parallelism gives every rank a whole number of attention heads, so their count must be a multiple of "
+        "the tensor-parallel size. Engines check this first, for every model.",
+    ),
+    "TP002": (
+        "KV heads",
+        "With at least as many KV heads as ranks, their count must be a multiple of the tensor-parallel size. With "
+        "fewer, the size must be a multiple of their count: then each KV head is held by several ranks. vLLM stops with "
+        "a bare assertion that says neither number.",
+    ),
+    "TP003": (
+        "outputs of a column-parallel layer",
+        "A column-parallel layer divides its outputs among the ranks, each fused part by itself: the width of every "
+        "part must be a multiple of the tensor-parallel size.",
+    ),
+    "TP004": (
+        "inputs of a row-parallel layer",
+        "A row-parallel layer divides its inputs among the ranks: their number must be a multiple of the "
+        "tensor-parallel size.",
+    ),
+    "TP005": (
+        "vocabulary",
+        "Embedding tables and heads are padded up to a multiple that the engine fixes (64 rows in vLLM) and then "
+        "divided among the ranks. The padded number must be a multiple of the tensor-parallel size, which sizes with a factor "
+        "of 3, 5 or 7 often miss. Position tables that use the same class count too.",
+    ),
+    "TP006": (
+        "width of an expert",
+        "Without expert parallelism every rank holds a slice of every expert, so the intermediate size of one expert "
+        "must be a multiple of the number of ranks that share it. With expert parallelism experts stay whole.",
+    ),
+    "TP007": (
+        "width of the shared expert",
+        "Shared experts are ordinary layers: they are divided by the tensor-parallel size, with expert parallelism "
+        "too.",
+    ),
+    "TP008": (
+        "heads of a tower",
+        "Vision and audio towers are divided like the text model unless the engine is told otherwise, so their own "
+        "attention heads must be a multiple of the tensor-parallel size too. With --mm-encoder-tp-mode data every rank "
+        "holds the whole tower, where the class supports it.",
+    ),
+    "TP009": (
+        "widths of a tower",
+        "The MLP and the projector of a vision or audio tower are divided like the text model: their widths must be "
+        "multiples of the tensor-parallel size.",
+    ),
+    "TP010": (
+        "heads and groups of a recurrent mixer",
+        "Mamba and linear-attention layers divide their heads among the ranks, and their groups too: both counts must "
+        "be multiples of the tensor-parallel size. A single group is held by every rank.",
+    ),
+    "TP011": (
+        "pipeline partition",
+        "The numbers of layers per stage must be as many as there are stages and add up to the model's layers.",
+    ),
+    "TP012": (
+        "pipeline parallelism of the model class",
+        "The engine's class for this architecture does not support pipeline parallelism.",
+    ),
+    "TP013": (
+        "stages without experts",
+        "The engine's class for this architecture looks for a layer with experts on its stage and stops where there is "
+        "none. With many stages, some hold no layer at all, or dense ones only.",
+    ),
+    "TP014": (
+        "more ranks than experts",
+        "The engine's class for this architecture refuses a tensor-parallel size above its number of experts.",
+    ),
+    "TP015": (
+        "expert parallelism without experts",
+        "Expert parallelism was asked for, and the config has no experts.",
+    ),
+    "TP016": (
+        "KV heads are not shared",
+        "The engine's class for this architecture does not give one KV head to several ranks: with more ranks than KV "
+        "heads a rank would have none, and construction fails with a division by zero.",
+    ),
+    "TP017": (
+        "expert width against all ranks",
+        "The engine's class for this architecture asks that the width of an expert be a multiple of all ranks together "
+        "(tp x pp x dp), even where expert parallelism keeps experts whole.",
+    ),
+    "TP018": (
+        "idle pipeline stages",
+        "There are more pipeline stages than layers, so that some stages hold no layer. The engine starts; the GPUs of "
+        "those stages do nothing.",
+    ),
+    "TP021": (
+        "quantization groups straddle ranks",
+        "A row-parallel layer divides its input channels among the ranks, and a quantized one shares one scale among a "
+        "group of them. Where a rank's channels are no whole number of groups, a group would belong to two ranks. AWQ "
+        "and compressed-tensors layers are refused. GPTQ layers are accepted by vLLM, which then cuts the scales at "
+        "the wrong places: the model starts and its answers are wrong.",
+    ),
+    "TP022": (
+        "packed words straddle ranks",
+        "Several quantized values share one stored word. A rank's part of every fused layer must be a whole number of "
+        "words; otherwise the values behind it are read shifted.",
+    ),
+    "TP023": (
+        "scale blocks straddle ranks",
+        "With block scales one scale stands for a square of the weight. The channels that a rank holds of every fused "
+        "part must be whole blocks, along the outputs of column-parallel and the inputs of row-parallel layers.",
+    ),
+    "TP024": (
+        "small scale blocks straddle ranks",
+        "NVFP4 shares a scale among 16 input channels, MXFP4 and MXFP8 among 32. A rank's input channels must be a "
+        "whole number of such runs.",
+    ),
+    "TP025": (
+        "quantized experts cannot be cut",
+        "The slice of an expert that a rank would hold is no whole number of quantization groups or blocks, and the "
+        "engine has no finer grid for it. Expert parallelism keeps experts whole and avoids the cut.",
+    ),
+    "TP026": (
+        "groups of experts are refined",
+        "The slice of an expert that a rank holds is no whole number of groups. vLLM uses a finer group and repeats "
+        "the scales, so the numbers stay right, with more bytes for scales and fewer kernels to choose from.",
+    ),
+}
