@@ -9,13 +9,17 @@ the refusals are findings of the plan and of the kernel choice.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mlload.checkpoint.tensor import DTYPE_BITS
 from mlload.profiles.allocation.experts import experts_elements
 from mlload.profiles.allocation.linear import linear_elements
 from mlload.profiles.layers import EngineLayer
 from mlload.profiles.methods import UNKNOWN, method_for
 from mlload.profiles.profile import Profile
-from mlload.quant.spec import Scheme
+
+if TYPE_CHECKING:
+    from mlload.quant.spec import Scheme
 
 __all__ = ["allocate", "attention_bytes"]
 

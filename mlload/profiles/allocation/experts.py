@@ -6,11 +6,15 @@ for gate and up, 1 where there is no gate. w13 is [E, S*I, H] and w2 [E, H, I].
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mlload.profiles.allocation.linear import Elements, ceil_div
 from mlload.profiles.layers import EngineLayer
 from mlload.profiles.methods import Method, capability_number
 from mlload.profiles.profile import Profile
-from mlload.quant.spec import Scheme
+
+if TYPE_CHECKING:
+    from mlload.quant.spec import Scheme
 
 
 def experts_elements(

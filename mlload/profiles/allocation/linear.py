@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mlload.profiles.layers import EngineLayer
 from mlload.profiles.methods import Method
 from mlload.profiles.profile import Profile
-from mlload.quant.spec import Scheme
+
+if TYPE_CHECKING:
+    from mlload.quant.spec import Scheme
 
 Elements = list[tuple[str, int]]
 

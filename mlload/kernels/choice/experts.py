@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlload.kernels.question import Question
+from mlload.kernels.choice.question import Question
 from mlload.profiles.methods import moe_marlin_fits
 
 Condition = Callable[[Question], str | None]

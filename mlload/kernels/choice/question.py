@@ -9,6 +9,13 @@ from mlload.profiles.methods import Method
 from mlload.profiles.profile import Profile
 
 
+class Declined(NamedTuple):
+    """A candidate that does not run the layer, and why."""
+
+    kernel: str
+    reason: str
+
+
 class Question(NamedTuple):
     """layer, method: what is to be run
     cc:         compute capability as a number, 90 = 9.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlload.kernels.question import Question
+from mlload.kernels.choice.question import Question
 
 Condition = Callable[[Question], str | None]
 
