@@ -62,7 +62,7 @@ def _read(source: Source) -> Checkpoint:
     problems += union.findings
     config = json_files.get("config.json")
     config = config if isinstance(config, dict) else {}
-    problems += side_files.judge(source, choice.format, json_files, sizes, listing, headers)
+    problems += side_files.judge(source, choice.format, json_files, sizes, listing, used, headers)
     taken = set(used)
     return Checkpoint(
         label=source.label,

@@ -79,6 +79,7 @@ def judge(
     json_files: dict[str, Any],
     sizes: dict[str, SourceFile],
     listing: Sequence[SourceFile],
+    used: Sequence[str],
     headers: Headers,
 ) -> list[Finding]:
     """What the presence and absence of files says about the whole."""
@@ -101,6 +102,10 @@ def judge(
         message = f"{label} has weights and no config.json: nothing tells the architecture."
         hint = (hints.download_again(source, "config.json"),)
         findings.append(Finding("FI060", "error", "starts", "config.json", message, {}, hint))
+    if form == "safetensors":
+        findings += without_format(used, headers)
+    if form == "gguf":
+        findings += foreign_config(json_files)
     if form == "none":
         findings.append(without_weights(source, listing, has_config))
     return findings
@@ -127,6 +132,34 @@ def adapter(source: Source, json_files: dict[str, Any], has_config: bool) -> Fin
     )
     numbers = {"rank": rank if ranked else None, "base": base if isinstance(base, str) else None}
     return Finding("FI063", "error", "starts", "adapter_config.json", message, numbers, (hint,))
+
+
+def without_format(used: Sequence[str], headers: Headers) -> list[Finding]:
+    """Files whose `__metadata__` does not tell `format`: of interest to some versions of transformers only."""
+    lacking = [name for name in used if name in headers.by_file and "format" not in headers.metadata.get(name, {})]
+    if not lacking:
+        return []
+    count = len(lacking)
+    message = (
+        f"{lacking[0]} has no format in its __metadata__{f' (and {count - 1} others)' if count > 1 else ''}: nothing "
+        "that vLLM needs, some versions of transformers ask for format=pt."
+    )
+    return [Finding("FI018", "info", "starts", lacking[0], message, {"files": count})]
+
+
+def foreign_config(json_files: dict[str, Any]) -> list[Finding]:
+    """GGUF weights beside a config.json that declares another format: the weights tell the truth."""
+    config = json_files.get("config.json")
+    declared = config.get("quantization_config") if isinstance(config, dict) else None
+    if not isinstance(declared, dict):
+        return []
+    method = json_text.quote(str(declared.get("quant_method") or "?")[:40])
+    message = (
+        f"config.json declares the quantization method {method} and the weights are GGUF: it describes other files, "
+        "and the weights win."
+    )
+    hint = Hint("Remove quantization_config from config.json, or move the GGUF files to a folder of their own.")
+    return [Finding("FI047", "warning", "starts", "config.json", message, {"quant_method": method}, (hint,))]
 
 
 def without_weights(source: Source, listing: Sequence[SourceFile], has_config: bool) -> Finding:
