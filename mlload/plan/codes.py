@@ -12,8 +12,8 @@ CODES: dict[str, tuple[str, str]] = {
     "TP002": (
         "KV heads",
         "With at least as many KV heads as ranks, their count must be a multiple of the tensor-parallel size. With "
-        "fewer, the size must be a multiple of their count: then each KV head is held by several ranks. vLLM stops with "
-        "a bare assertion that says neither number.",
+        "fewer, the size must be a multiple of their count: then each KV head is held by several ranks. vLLM stops "
+        "with a bare assertion that says neither number.",
     ),
     "TP003": (
         "outputs of a column-parallel layer",
@@ -28,8 +28,8 @@ CODES: dict[str, tuple[str, str]] = {
     "TP005": (
         "vocabulary",
         "Embedding tables and heads are padded up to a multiple that the engine fixes (64 rows in vLLM) and then "
-        "divided among the ranks. The padded number must be a multiple of the tensor-parallel size, which sizes with a factor "
-        "of 3, 5 or 7 often miss. Position tables that use the same class count too.",
+        "divided among the ranks. The padded number must be a multiple of the tensor-parallel size, which sizes with a "
+        "factor of 3, 5 or 7 often miss. Position tables that use the same class count too.",
     ),
     "TP006": (
         "width of an expert",
@@ -85,8 +85,9 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "TP017": (
         "expert width against all ranks",
-        "The engine's class for this architecture asks that the width of an expert be a multiple of all ranks together "
-        "(tp x pp x dp), even where expert parallelism keeps experts whole.",
+        "The engine's class for this architecture asserts that the width of an expert is a multiple of the whole "
+        "distributed world (tp x pp x dp), even where expert parallelism keeps experts whole. Whether that world is "
+        "there when the class is built depends on how the engine is launched, so this is a warning.",
     ),
     "TP018": (
         "idle pipeline stages",

@@ -83,4 +83,5 @@ def _class_refusals(model: Model, mesh: Mesh, view: EngineView) -> Iterator[Find
                 "experts",
                 f"an expert is {width} wide, which does not divide by all {world} ranks: {remainder(width, world)}",
                 {"width": width, "ranks": world},
+                severity="warning",
             )
