@@ -7,18 +7,19 @@ CODES: dict[str, tuple[str, str]] = {
     "FI001": (
         "git-lfs pointer instead of a file",
         "The repository was cloned without git-lfs, so that a text of some 130 bytes stands where the file should be. "
-        "Engines stop at its first bytes with an error about the header. Run `git lfs pull` in the folder, or download "
-        "with `hf download`.",
+        "Engines stop at its first bytes with an error about the header. Run `git lfs pull` in the folder, or "
+        "download with `hf download`.",
     ),
     "FI002": (
         "error page saved as a file",
-        "A download got an HTML, XML or JSON error (no permission, not found, rate limit) and saved it under the file's "
-        "name. Engines report a header that is too large. Log in where the model is gated, and download it again.",
+        "A download got an HTML, XML or JSON error (no permission, not found, rate limit) and saved it under the "
+        "file's name. Engines report a header that is too large. Log in where the model is gated, and download it "
+        "again.",
     ),
     "FI003": (
         "pickle under a safetensors name",
-        "The file is what torch.save writes, with its name changed. No safetensors reader takes it, and reading it as a "
-        "pickle can run any code. Take the publisher's safetensors file, or convert it with weights_only=True.",
+        "The file is what torch.save writes, with its name changed. No safetensors reader takes it, and reading it as "
+        "a pickle can run any code. Take the publisher's safetensors file, or convert it with weights_only=True.",
     ),
     "FI004": (
         "empty file",
@@ -32,8 +33,8 @@ CODES: dict[str, tuple[str, str]] = {
     "FI006": (
         "header length cannot be true",
         "The first 8 bytes of a safetensors file tell the length of its header. Here they give more than the file has "
-        "(it is cut off, or it is another kind of file), or too little for any header, or zeros (space was reserved and "
-        "never written). Fetch the file again.",
+        "(it is cut off, or it is another kind of file), or too little for any header, or zeros (space was reserved "
+        "and never written). Fetch the file again.",
     ),
     "FI007": (
         "header above the limit of readers",
@@ -44,7 +45,8 @@ CODES: dict[str, tuple[str, str]] = {
     "FI008": (
         "header is no JSON object",
         "A safetensors header is a JSON object in UTF-8. This one does not start with {, breaks off, holds bytes that "
-        "are no text, or nests too deeply. The header is damaged: no tensor of the file can be located. Fetch it again.",
+        "are no text, or nests too deeply. The header is damaged: no tensor of the file can be located. Fetch it "
+        "again.",
     ),
     "FI009": (
         "key twice in a header",
@@ -53,15 +55,16 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI010": (
         "malformed entry of a header",
-        "A tensor's entry must have a dtype (text), a shape (whole numbers from 0) and data_offsets (two such numbers, "
-        "the first not above the second). Readers refuse the whole file for one entry that differs: a fraction, a "
-        "negative number, true or null in place of a number, a missing field. Unknown extra fields are only mentioned.",
+        "A tensor's entry must have a dtype (text), a shape (whole numbers from 0) and data_offsets (two such "
+        "numbers, the first not above the second). Readers refuse the whole file for one entry that differs: a "
+        "fraction, a negative number, true or null in place of a number, a missing field. Unknown extra fields are "
+        "only mentioned.",
     ),
     "FI011": (
         "unknown dtype",
         "The header names a dtype that safetensors 0.8 does not define. When its sizes are plausible it is a newer "
-        "one: readers from before it refuse the file, so the engine's safetensors must be recent enough. When they are "
-        "not, the header is damaged.",
+        "one: readers from before it refuse the file, so the engine's safetensors must be recent enough. When they "
+        "are not, the header is damaged.",
     ),
     "FI012": (
         "shape, dtype and bytes disagree",
@@ -70,19 +73,19 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI013": (
         "cut off: tensors end past the end of the file",
-        "The header promises more bytes than the file has: a copy or download stopped early. Readers that map the file "
-        "without checking return zeros or garbage for those tensors, which shows as nonsense answers, not as an error. "
-        "Fetch the file again and compare its size.",
+        "The header promises more bytes than the file has: a copy or download stopped early. Readers that map the "
+        "file without checking return zeros or garbage for those tensors, which shows as nonsense answers, not as an "
+        "error. Fetch the file again and compare its size.",
     ),
     "FI014": (
         "tensors overlap",
-        "Two tensors claim the same bytes. Neither safetensors nor GGUF permits that; the header is damaged or was made "
-        "to deceive. Fetch the file again.",
+        "Two tensors claim the same bytes. Neither safetensors nor GGUF permits that; the header is damaged or was "
+        "made to deceive. Fetch the file again.",
     ),
     "FI015": (
         "holes in the data",
-        "Between two tensors lie bytes that belong to none. safetensors requires the data to be covered without holes, "
-        "and refuses the file. It was edited, or written by a faulty program.",
+        "Between two tensors lie bytes that belong to none. safetensors requires the data to be covered without "
+        "holes, and refuses the file. It was edited, or written by a faulty program.",
     ),
     "FI016": (
         "bytes after the last tensor",
@@ -96,8 +99,8 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI018": (
         "no format in __metadata__",
-        "The header has no `__metadata__`, or none with `format`. Engines do not need it; some versions of transformers "
-        "want `format: pt` and fail without. `mlload repair` and every writer here set it.",
+        "The header has no `__metadata__`, or none with `format`. Engines do not need it; some versions of "
+        "transformers want `format: pt` and fail without. `mlload repair` and every writer here set it.",
     ),
     "FI019": (
         "header without tensors",
@@ -106,13 +109,13 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI020": (
         "odd tensor name",
-        "A tensor's name is empty or holds NUL or other characters that cannot be printed. Readers take it and no model "
-        "class expects it: damage, or an attempt to hide something in a log.",
+        "A tensor's name is empty or holds NUL or other characters that cannot be printed. Readers take it and no "
+        "model class expects it: damage, or an attempt to hide something in a log.",
     ),
     "FI021": (
         "another kind of file under this name",
-        "The first bytes are those of another format (an archive, a GGUF file, HDF5, ...). Rename or unpack it, or fetch "
-        "the right file.",
+        "The first bytes are those of another format (an archive, a GGUF file, HDF5, ...). Rename or unpack it, or "
+        "fetch the right file.",
     ),
     "FI022": (
         "file cannot be read",
@@ -126,9 +129,9 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI026": (
         "numbered file missing",
-        "The names say how many files there are (-00001-of-00004), one of the numbers is absent, and there is no index "
-        "that would tell what it held. vLLM loads what it finds; with a quantized model it does not notice what is "
-        "missing and answers nonsense. Fetch the file.",
+        "The names say how many files there are (-00001-of-00004), one of the numbers is absent, and there is no "
+        "index that would tell what it held. vLLM loads what it finds; with a quantized model it does not notice what "
+        "is missing and answers nonsense. Fetch the file.",
     ),
     "FI027": (
         "several files, no index",
@@ -147,9 +150,9 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI032": (
         "tensor is not where the index says",
-        "The index maps a tensor to a file whose header does not have it. Where another file has it, engines that read "
-        "whole files find it all the same; where none has, the weight is missing. Fetch the file again, or write a new "
-        "index with `mlload repair`.",
+        "The index maps a tensor to a file whose header does not have it. Where another file has it, engines that "
+        "read whole files find it all the same; where none has, the weight is missing. Fetch the file again, or write "
+        "a new index with `mlload repair`.",
     ),
     "FI033": (
         "tensor in a file, not in the index",
@@ -180,8 +183,9 @@ CODES: dict[str, tuple[str, str]] = {
     "FI038": (
         "more than one set of weights",
         "The source holds the weights more than once: `consolidated*` in the publisher's own layout beside `model-*` "
-        "for transformers, or several quantizations as GGUF. The set that config.json describes is judged here. vLLM's "
-        "`--load-format auto` prefers `consolidated*` for the weights; `--load-format safetensors` takes the other.",
+        "for transformers, or several quantizations as GGUF. The set that config.json describes is judged here. "
+        "vLLM's `--load-format auto` prefers `consolidated*` for the weights; `--load-format safetensors` takes the "
+        "other.",
     ),
     "FI039": (
         "tensor twice in the index",
@@ -189,8 +193,8 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI040": (
         "no GGUF file of a known version",
-        "The file does not begin with GGUF, or its version is none that readers know (2 and 3). Version 1 was in use for "
-        "a few weeks of 2023: convert the original weights again.",
+        "The file does not begin with GGUF, or its version is none that readers know (2 and 3). Version 1 was in use "
+        "for a few weeks of 2023: convert the original weights again.",
     ),
     "FI041": (
         "GGUF header is damaged",
@@ -225,8 +229,8 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI048": (
         "GGUF tensors not in a row",
-        "Tensors of a GGUF file lie one behind the other, each at a multiple of the alignment. llama.cpp refuses other "
-        "layouts; other readers go by the offsets.",
+        "Tensors of a GGUF file lie one behind the other, each at a multiple of the alignment. llama.cpp refuses "
+        "other layouts; other readers go by the offsets.",
     ),
     "FI049": (
         "GGUF without an architecture",
@@ -241,8 +245,8 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI051": (
         "torch file cannot be listed",
-        "The file is no torch.save archive, is cut off, or describes tensors in a way that is not understood. Nothing of "
-        "it was executed. Fetch it again, or convert it where it was made.",
+        "The file is no torch.save archive, is cut off, or describes tensors in a way that is not understood. Nothing "
+        "of it was executed. Fetch it again, or convert it where it was made.",
     ),
     "FI052": (
         "training checkpoint instead of weights",
@@ -261,8 +265,8 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI063": (
         "adapter, not a model",
-        "The folder holds a LoRA (or another PEFT) adapter: small matrices that mean something only with the model that "
-        "they were trained on. Serve the base model with the adapter, or merge it into the base.",
+        "The folder holds a LoRA (or another PEFT) adapter: small matrices that mean something only with the model "
+        "that they were trained on. Serve the base model with the adapter, or merge it into the base.",
     ),
     "FI064": (
         "no weights at the top of the source",
@@ -271,8 +275,8 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI065": (
         "ranks of a sharded checkpoint missing",
-        "A sharded_state checkpoint holds a set of files for every rank that it was cut for. Some are missing, and the "
-        "engine stops with missing keys.",
+        "A sharded_state checkpoint holds a set of files for every rank that it was cut for. Some are missing, and "
+        "the engine stops with missing keys.",
     ),
     "FI066": (
         "tensorizer file is damaged",

@@ -72,9 +72,13 @@ def parse_fast(raw: bytes, file: int, data_start: int, file_size: int) -> Header
     # ("-0" is an integer for Python and none for safetensors; escapes hide a duplicate key).
     if b"\\" in raw or (b"-" in raw and _negative(raw)) or b"true" in raw or b"false" in raw:
         raise NotSound
+    if raw[:1] != b"{" or not raw.isascii() or b"\x7f" in raw:
+        raise NotSound  # legal, and worth a word
     try:
         entries = _loads(raw.decode("utf-8"))
         metadata = entries.pop("__metadata__", None)
+        if "" in entries:
+            raise NotSound
         strings = 5 * len(entries)
         if metadata is not None:
             strings += 1 + 2 * len(metadata)
