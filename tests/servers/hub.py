@@ -30,6 +30,7 @@ class Switches:
     busy:           answers with `busy_status` for the next so many file requests
     drop_after:     breaks the connection after so many bytes of a body, for the next `drops` bodies
     ignore_ranges:  sends whole files
+    page:           entries of a tree's page
     without_sizes:  the description leaves sizes out, as some mirrors do
     expire:         signed addresses answer 403 after so many uses
     renamed:        old id -> new id
@@ -43,6 +44,7 @@ class Switches:
     drop_after: int = 0
     drops: int = 0
     ignore_ranges: bool = False
+    page: int = 1000
     without_sizes: bool = False
     expire: int = 0
     renamed: dict[str, str] = field(default_factory=dict)
@@ -169,8 +171,9 @@ class _Handler(BaseHTTPRequestHandler):
             entries.append(entry)
         if what == "tree":
             at = int(query.get("cursor", ["0"])[0])
-            page, rest = entries[at : at + 50], entries[at + 50 :]
-            link = {"Link": f'<{self.hub.url}{urlsplit(self.path).path}?cursor={at + 50}>; rel="next"'} if rest else {}
+            end = at + self.hub.switches.page
+            page, rest = entries[at:end], entries[end:]
+            link = {"Link": f'<{self.hub.url}{urlsplit(self.path).path}?cursor={end}>; rel="next"'} if rest else {}
             self.reply(200, json.dumps(page).encode(), link)
         else:
             gated = "auto" if repo in self.hub.switches.gated else False

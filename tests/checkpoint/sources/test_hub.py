@@ -176,7 +176,7 @@ def test_a_mirror_that_leaves_sizes_out(hub: HubServer, repositories: Path) -> N
     many.mkdir(exist_ok=True)
     for number in range(120):
         (many / f"{number:03d}.json").write_text("{}" + " " * number)
-    hub.switches.without_sizes = True
+    hub.switches.without_sizes, hub.switches.page = True, 50
     assert [file.size for file in open_source("acme/many").files()] == [2 + n for n in range(120)]
 
 
