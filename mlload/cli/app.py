@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
 from mlload import __version__
 from mlload.checkpoint.finding import MlloadError
@@ -20,38 +20,36 @@ from mlload.cli.output import Output
 # In the order in which somebody meets a checkpoint. "load-test" lives in mlload.cli.load_test.
 COMMANDS = ("inspect", "validate", "rules", "demo")
 
-EPILOG = "SOURCE may be left out where the current folder is a checkpoint."
+
+class Commands(click.Group):
+    """Subcommands that are imported when they are typed; each module offers `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"mlload.cli.{name.replace('-', '_')}").command
+        return command
 
 
-def show_version(wanted: bool) -> None:
+def show_version(ctx: click.Context, option: click.Parameter, wanted: Any) -> None:
     if wanted:
-        print(f"mlload {__version__}")
-        raise typer.Exit
+        ctx.obj.print(f"mlload {__version__}")
+        ctx.exit()
 
 
-def build(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
-    """An app with the named subcommands; each module offers `command`, whose docstring is the help."""
-    app = typer.Typer(
-        name="mlload",
-        add_completion=False,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        epilog=EPILOG,
-    )
-
-    @app.callback()
-    def mlload(
-        version: Annotated[
-            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
-        ] = False,
-    ) -> None:
-        """Will this checkpoint start, on this engine, at this size? Look, ask, prepare, load."""
-
-    for name in names:
-        app.command(name)(import_module(f"mlload.cli.{name.replace('-', '_')}").command)
-    return app
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="SOURCE may be left out where the current folder is a checkpoint.",
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print it and exit."
+)
+def app() -> None:
+    """Will this checkpoint start, on this engine, at this size? Look, ask, prepare, load."""
 
 
 def main(args: list[str] | None = None) -> int:
@@ -68,22 +66,18 @@ def main(args: list[str] | None = None) -> int:
 def run(words: list[str], out: Output) -> int:
     typed = next((word for word in words if not word.startswith("-")), "")
     try:
-        app = build((typed,) if typed in COMMANDS else COMMANDS)
-        if typed == "inspect":
-            words = import_module("mlload.cli.inspect").complete(words)
-        code = app(args=words or ["--help"], prog_name="mlload", standalone_mode=False, obj=out)
+        code = app.main(args=words or ["--help"], prog_name="mlload", standalone_mode=False, obj=out)
         return code if isinstance(code, int) else 0
     except MlloadError as error:
         out.error(error.message, error.hint)
         return error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
+    except click.ClickException as error:
+        out.error(*usage_error(error.format_message(), typed))
+        return 2
+    except (KeyboardInterrupt, click.Abort):
         out.error("interrupted")
         return 130
     except Exception as error:
-        usage = getattr(error, "format_message", None)  # Typer's own errors of usage, under any of its versions
-        if usage is not None:
-            out.error(*usage_error(usage(), typed))
-            return 2
         if os.environ.get("MLLOAD_DEBUG") == "1":
             raise
         out.error(f"internal error: {type(error).__name__}: {error}", "MLLOAD_DEBUG=1 shows the traceback")
@@ -91,9 +85,13 @@ def run(words: list[str], out: Output) -> int:
 
 
 def usage_error(message: str, typed: str) -> tuple[str, str]:
-    """The sentence and what to type next, for a command line that Typer does not understand."""
+    """The sentence and what to type next, for a command line that cannot be understood."""
+    message = message[:1].lower() + message[1:].rstrip(".")
     if typed in COMMANDS:
         return message, f"mlload {typed} --help"
     if typed and os.path.exists(typed):
         return f"{typed} is not a command", f"mlload inspect {typed}"
-    return message, "mlload --help"
+    from difflib import get_close_matches
+
+    near = get_close_matches(typed, COMMANDS, n=1)
+    return message, f"mlload {near[0]}" if near else "mlload --help"

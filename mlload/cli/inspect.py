@@ -3,47 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from mlload.cli.options import (
-    AssumeQuantOpt,
-    EngineOpt,
-    EpOpt,
-    FormatOpt,
-    PpOpt,
-    RevisionOpt,
-    SourceArg,
-    TextOrJson,
-    TpOpt,
-    one_size,
-    sizes,
-    source_or_here,
-)
+from mlload.cli import options
 from mlload.cli.output import Output
 
-TensorsOpt = Annotated[
-    str | None,
-    typer.Option("--tensors", metavar="[GLOB]", help="List tensors with role, shape, dtype, cut and file."),
-]
-HtmlOpt = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Also write one self-contained page with pictures.")
-]
 
-
+@click.command()
+@options.source
+@options.tp
+@options.pp
+@options.ep
+@click.option(
+    "--tensors",
+    metavar="[GLOB]",
+    is_flag=False,
+    flag_value="*",
+    help="List tensors with role, shape, dtype, cut and file.",
+)
+@options.assume_quant
+@options.engine
+@options.revision
+@options.text_or_json
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write one self-contained page with pictures.",
+)
+@click.pass_context
 def command(
-    ctx: typer.Context,
-    source: SourceArg = None,
-    tp: TpOpt = None,
-    pp: PpOpt = "1",
-    ep: EpOpt = False,
-    tensors: TensorsOpt = None,
-    assume_quant: AssumeQuantOpt = None,
-    engine: EngineOpt = "vllm",
-    revision: RevisionOpt = None,
-    format: FormatOpt = TextOrJson.text,
-    html: HtmlOpt = None,
+    ctx: click.Context,
+    source: str | None,
+    tp: str | None,
+    pp: str,
+    ep: bool,
+    tensors: str | None,
+    assume_quant: str | None,
+    engine: str,
+    revision: str | None,
+    form: str,
+    html: Path | None,
 ) -> None:
     """What a checkpoint is, and what each rank would hold.
 
@@ -56,17 +57,21 @@ def command(
     from mlload.profiles import load, parse_engine
 
     out: Output = ctx.obj
-    checkpoint = Checkpoint.open(source_or_here(source, "inspect"), revision=revision, progress=stderr_progress())
+    if source is None and tensors is not None and Path(tensors).exists():
+        source, tensors = tensors, "*"  # `inspect --tensors FOLDER`
+    checkpoint = Checkpoint.open(
+        options.source_or_here(source, "inspect"), revision=revision, progress=stderr_progress()
+    )
     result = run(
         checkpoint,
         load(*parse_engine(engine)),
-        tp=None if tp is None else sizes(tp, "--tp"),
-        pp=one_size(pp, "--pp"),
+        tp=None if tp is None else options.sizes(tp, "--tp"),
+        pp=options.one_size(pp, "--pp"),
         ep=ep,
         assume_quant=assume_quant,
         tensors=tensors,
     )
-    if format is TextOrJson.json:
+    if form == "json":
         import json
 
         from mlload.cli.inspect_json import document
@@ -84,16 +89,4 @@ def command(
 
         write_page(result, html)
         out.note(f"wrote {html}")
-    if result.exit_code:
-        raise typer.Exit(result.exit_code)
-
-
-def complete(words: list[str]) -> list[str]:
-    """`--tensors` may stand alone: then it means all of them."""
-    found: list[str] = []
-    for at, word in enumerate(words):
-        found.append(word)
-        following = words[at + 1] if at + 1 < len(words) else "-"
-        if word == "--tensors" and (following.startswith("-") or Path(following).exists()):
-            found.append("*")
-    return found
+    ctx.exit(result.exit_code)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Literal, NamedTuple, TextIO
 
 Style = Literal["", "bold", "dim", "good", "warn", "bad", "accent"]
@@ -51,7 +52,7 @@ class Output:
         self.width = width
         self.color = color
         self.unicode = unicode
-        self.pending: list[str] = []
+        self.pending: list[tuple[TextIO, str]] = []
 
     @classmethod
     def from_environment(cls) -> Output:
@@ -76,7 +77,7 @@ class Output:
         return f"\x1b[{ANSI[style]}m{text}\x1b[0m" if self.color and style and text else text
 
     def print(self, line: Line = "") -> None:
-        self.pending.append(self.render(line) + "\n")
+        self.pending.append((self.stdout, self.render(line) + "\n"))
 
     def print_all(self, lines: Iterable[Line]) -> None:
         for line in lines:
@@ -84,22 +85,28 @@ class Output:
 
     def write(self, document: str) -> None:
         """A whole machine-readable document, untouched."""
-        self.pending.append(document if document.endswith("\n") else document + "\n")
+        self.pending.append((self.stdout, document if document.endswith("\n") else document + "\n"))
 
     def note(self, text: str) -> None:
         """For people, beside the data."""
-        self.stderr.write(text.translate(UNSAFE) + "\n")
+        self.pending.append((self.stderr, text.translate(UNSAFE) + "\n"))
 
     def error(self, message: str, hint: str | None = None) -> None:
         self.note(f"mlload: {message}")
         if hint:
             self.note(f"        try: {hint}" if not hint[:1].isupper() else f"        {hint}")
 
+    @property
+    def document(self) -> str:
+        """What stdout would receive."""
+        return "".join(text for stream, text in self.pending if stream is self.stdout)
+
     def close(self) -> None:
-        """Write what was printed. Only here can a closed pipe be met, outside of any command."""
-        text, self.pending = "".join(self.pending), []
-        self.stdout.write(text)
-        self.stdout.flush()
+        """Write all of it, in order. Only here can a closed pipe be met, outside of any command."""
+        pending, self.pending = self.pending, []
+        for stream, texts in groupby(pending, key=lambda entry: entry[0]):
+            stream.write("".join(text for _, text in texts))
+            stream.flush()
 
     def abandon(self) -> int:
         """The reader of our pipe has gone (`| head`): say nothing, and end as a killed writer would."""

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import typer
+import click
 
 from mlload.checkpoint.finding import MlloadError
+from mlload.cli import options
 from mlload.cli.layout import wrap
-from mlload.cli.options import FormatOpt, TextOrJson
 from mlload.cli.output import Line, Output, Span
 
 # Modules with `CODES`: code -> (title, what it means and what to do).
-TABLES = ("mlload.checkpoint.codes", "mlload.plan.codes", "mlload.quant.codes")
+TABLES = tuple(f"mlload.{package}.codes" for package in ("checkpoint", "plan", "quant", "profiles", "kernels"))
 
 FAMILIES = {
     "AR": "Architecture",
     "CF": "Config",
+    "EN": "Engine",
     "FI": "Files",
     "KR": "Kernels",
     "ME": "Memory",
@@ -52,17 +53,16 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(found[code] for code in sorted(found))
 
 
-def command(
-    ctx: typer.Context,
-    code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="Such as TP021.", show_default=False)] = None,
-    format: FormatOpt = TextOrJson.text,
-) -> None:
-    """What the code of a finding means; without CODE, all of them."""
-    out: Output = ctx.obj
+@click.command()
+@click.argument("code", required=False)
+@options.text_or_json
+@click.pass_obj
+def command(out: Output, code: str | None, form: str) -> None:
+    """What the code of a finding means, such as TP021; without CODE, all of them."""
     rules = all_rules()
     if code is not None:
         rules = tuple(rule for rule in rules if rule.code.upper() == code.upper()) or _unknown(code, rules)
-    if format is TextOrJson.json:
+    if form == "json":
         import json
 
         out.write(json.dumps([rule._asdict() for rule in rules], indent=2))

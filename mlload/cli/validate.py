@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
+import click
 
 from mlload.checkpoint.finding import MlloadError
-from mlload.cli.options import (
-    AssumeQuantOpt,
-    EngineOpt,
-    EpOpt,
-    FormatOpt,
-    OutputOpt,
-    PpOpt,
-    RevisionOpt,
-    SourcesArg,
-    TextOrJson,
-    TpOpt,
-    TrustOpt,
-    capability,
-    sizes,
-    source_or_here,
-)
+from mlload.cli import options
 from mlload.cli.output import Output
 
-GpuOpt = Annotated[
-    str | None,
-    typer.Option("--gpu", metavar="cc:X.Y", help="Compute capability of the GPU. Nothing is judged about memory."),
-]
-StrictOpt = Annotated[bool, typer.Option("--strict", help="Exit 1 for warnings too.")]
-AllowUnknownOpt = Annotated[bool, typer.Option("--allow-unknown", help="Exit 0 where something could not be judged.")]
 
-
+@click.command()
+@options.sources
+@options.tp
+@options.pp
+@options.ep
+@click.option("--gpu", metavar="NAME", help="Such as h100, or a compute capability: cc:9.0.")
+@options.engine
+@options.assume_quant
+@click.option("--trust-remote-code", is_flag=True, help="Judge as if the engine may run the checkpoint's own code.")
+@options.revision
+@click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
+@click.option("--allow-unknown", is_flag=True, help="Exit 0 where something could not be judged.")
+@options.text_or_json
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report there instead.",
+)
+@click.pass_context
 def command(
-    ctx: typer.Context,
-    sources: SourcesArg = None,
-    tp: TpOpt = None,
-    pp: PpOpt = "1",
-    ep: EpOpt = False,
-    gpu: GpuOpt = None,
-    engine: EngineOpt = "vllm",
-    assume_quant: AssumeQuantOpt = None,
-    trust_remote_code: TrustOpt = False,
-    revision: RevisionOpt = None,
-    strict: StrictOpt = False,
-    allow_unknown: AllowUnknownOpt = False,
-    format: FormatOpt = TextOrJson.text,
-    output: OutputOpt = None,
+    ctx: click.Context,
+    sources: tuple[str, ...],
+    tp: str | None,
+    pp: str,
+    ep: bool,
+    gpu: str | None,
+    engine: str,
+    assume_quant: str | None,
+    trust_remote_code: bool,
+    revision: str | None,
+    strict: bool,
+    allow_unknown: bool,
+    form: str,
+    output: Path | None,
 ) -> None:
     """Whether an engine will start it at these sizes, and every reason why not.
 
@@ -56,24 +54,26 @@ def command(
     from mlload.cli.validate_result import Question, ValidateResult, judge_source
     from mlload.plan.mesh import Mesh
     from mlload.profiles import load, parse_engine
+    from mlload.profiles.gpus import find
 
     out: Output = ctx.obj
     meshes = tuple(
-        Mesh(tp=tensor, pp=stages, ep=ep) for stages in sizes(pp, "--pp") for tensor in sizes(tp or "1", "--tp")
+        Mesh(tp=tensor, pp=stages, ep=ep)
+        for stages in options.sizes(pp, "--pp")
+        for tensor in options.sizes("1" if tp is None else tp, "--tp")
     )
     question = Question(
         meshes=meshes,
         profile=load(*parse_engine(engine)),
-        gpu=gpu,
-        capability=capability(gpu),
+        gpu=None if gpu is None else find(gpu),
         trust_remote_code=trust_remote_code,
         assume_quant=assume_quant,
     )
-    named = sources or [source_or_here(None, "validate")]
+    named = sources or (options.source_or_here(None, "validate"),)
     entries = [entry for source in named for entry in judge_source(source, question, revision, alone=len(named) == 1)]
     result = ValidateResult(question, tuple(entries))
     report = Output(out.stdout, out.stderr, width=out.width, unicode=out.unicode) if output else out
-    if format is TextOrJson.json:
+    if form == "json":
         import json
 
         from mlload.cli.validate_json import document
@@ -85,9 +85,8 @@ def command(
         report.print_all(render(result, report.width))
     if output is not None:
         try:
-            output.write_text("".join(report.pending), encoding="utf-8")
+            output.write_text(report.document, encoding="utf-8")
         except OSError as error:
             raise MlloadError(f"cannot write {output}: {error.strerror}") from error
         out.note(f"wrote {output}")
-    if code := result.exit_code(strict=strict, allow_unknown=allow_unknown):
-        raise typer.Exit(code)
+    ctx.exit(result.exit_code(strict=strict, allow_unknown=allow_unknown))

@@ -29,10 +29,10 @@ def entry_json(entry: Entry, result: ValidateResult) -> dict[str, Any]:
         "pp": mesh.pp,
         "ep": mesh.ep,
         "dp": mesh.dp,
-        "gpu": result.question.gpu,
+        "gpu": None if result.question.gpu is None else result.question.gpu.key,
         "starts": entry.verdict.starts,
         "verdict": entry.verdict.verdict,
-        "fits": None,
+        "fits": fits(result),
         "unknowns": [unknown._asdict() for unknown in entry.verdict.unknowns],
         "sizes_that_work": [size(mesh) for mesh in entry.sizes_that_work],
         "findings": [finding.as_json() for finding in entry.verdict.findings],
@@ -40,6 +40,12 @@ def entry_json(entry: Entry, result: ValidateResult) -> dict[str, Any]:
         "kernels": [],
         "serve": serve_command(entry, result.question),
     }
+
+
+def fits(result: ValidateResult) -> str | None:
+    """Memory is not judged yet: null without a memory size, as promised, and "unknown" with one."""
+    gpu = result.question.gpu
+    return None if gpu is None or gpu.memory_gib is None else "unknown"
 
 
 def size(mesh: Mesh) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from mlload.plan.model import Model, read_model
 from mlload.plan.plan import Plan, make_plan, sizes_that_work
 from mlload.plan.unknowns import Unknown
 from mlload.profiles import Profile
+from mlload.profiles.gpus import Gpu
 from mlload.validators.verdict import Verdict, combine, judge
-
-Capability = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,13 @@ class Question:
 
     meshes: tuple[Mesh, ...]
     profile: Profile
-    gpu: str | None = None
-    capability: Capability | None = None
+    gpu: Gpu | None = None
     trust_remote_code: bool = False
     assume_quant: str | None = None
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        return None if self.gpu is None else self.gpu.capability
 
 
 @dataclass(frozen=True, slots=True)

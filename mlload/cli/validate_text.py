@@ -72,7 +72,7 @@ def heading(entry: Entry, width: int) -> Iterator[Line]:
 
 def asked(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
     """ "vLLM 0.33.0, tp 8 on cc:9.0", and which optional extras of the engine count as installed."""
-    where = f" on {result.question.gpu}" if result.question.gpu else ""
+    where = f" on {result.question.gpu.name}" if result.question.gpu else ""
     yield from wrap(f"{engine_label(result)}, {labels([entry.mesh for entry in entries])}{where}", width)
     assumed = result.question.profile.assumed
     if assumed:
