@@ -13,8 +13,9 @@ from mlload.plan.bound import BoundParam
 from mlload.plan.completeness import Completeness
 from mlload.plan.params import ParamSpec
 from mlload.plan.stored import Stored, expected_tensors, stored_shape
+from mlload.quant.formats.kv import kv_scale_of
 from mlload.quant.formats.tensors import tensor_name
-from mlload.quant.spec import QuantSpec, Scheme, TensorSpec
+from mlload.quant.spec import Dim, QuantSpec, Scheme, TensorSpec
 
 # What one module looks like: its scheme and, per expected tensor, the dtype found (None: absent).
 Signature = tuple[Scheme | None, tuple[str | None, ...]]
@@ -78,6 +79,33 @@ class Binder:
                 continue
             narrowed = spec if spec.layers is None else replace(spec, layers=_compact(layers))
             yield BoundParam(narrowed, scheme, found, experts, total)
+
+    def kv_scales(self) -> Iterator[BoundParam]:
+        """Scales of the KV cache, which quantized checkpoints keep beside their attention; call it last.
+
+        They belong to no module of the architecture. Every rank reads them whole.
+        """
+        found: dict[tuple[str, str, tuple[int, ...]], list[tuple[int, TensorRef]]] = {}
+        for ref in self.completeness.left_over(self.tensors):
+            if kv_scale_of(ref.name) is not None:
+                numbers = [part for part in ref.name.split(".") if part.isdigit() and len(part) < 9]
+                layer = int(numbers[0]) if numbers else -1
+                template = ref.name.replace(f".{layer}.", ".{layer}.", 1)
+                found.setdefault((template, ref.dtype, ref.shape), []).append((layer, ref))
+        for (template, dtype, shape), members in found.items():
+            self.completeness.found([ref for _, ref in members])
+            spec = ParamSpec(
+                module=template,
+                op="param",
+                shape=shape,
+                axes=("",) * len(shape),
+                weight="",
+                layers=_compact([layer for layer, _ in members]) if "{layer}" in template else None,
+                component="attention",
+                stage="layer" if "{layer}" in template else "all",
+            )
+            dims = tuple(Dim("", size=size) for size in shape)
+            yield BoundParam(spec, None, (Stored("", dtype, dims, shape, "scale"),))
 
     def _bind_config_only(self, spec: ParamSpec, total: int) -> Iterator[BoundParam]:
         if spec.optional:

@@ -32,6 +32,11 @@ class Completeness:
     ) -> None:
         self._misshapen.setdefault((spec.module, suffix, expected, actual), []).append((layer, expert))
 
+    def left_over(self, tensors: Mapping[str, TensorRef]) -> list[TensorRef]:
+        """Tensors that no family has claimed so far."""
+        names = {ref.name for refs in self._found for ref in refs}
+        return [] if len(names) == len(tensors) else [ref for name, ref in tensors.items() if name not in names]
+
     def findings(self, tensors: Mapping[str, TensorRef]) -> tuple[Finding, ...]:
         return (*self._missing_findings(), *self._shape_findings(), *self._unexpected(tensors))
 
@@ -61,10 +66,7 @@ class Completeness:
             )
 
     def _unexpected(self, tensors: Mapping[str, TensorRef]) -> Iterable[Finding]:
-        names = {ref.name for refs in self._found for ref in refs}
-        if len(names) == len(tensors):
-            return
-        for where, count in fold_names(name for name in tensors if name not in names):
+        for where, count in fold_names(ref.name for ref in self.left_over(tensors)):
             yield Finding(
                 "TN002",
                 "warning",

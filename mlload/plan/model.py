@@ -77,7 +77,8 @@ def read_model(checkpoint: Checkpoint, *, assume_quant: str | None = None) -> Mo
     quant, oddities = _quantization(checkpoint, assume_quant)
     dtype = model_dtype(config, checkpoint)
     binder = Binder(checkpoint, quant, dtype, architecture.alternates)
-    params = tuple(bound for spec in architecture.params(config) for bound in binder.bind(spec))
+    bound = [param for spec in architecture.params(config) for param in binder.bind(spec)]
+    params = (*bound, *binder.kv_scales())
     total, active, draft = _parameters(params, config)
     return Model(
         checkpoint=checkpoint,

@@ -7,7 +7,7 @@ expanded for one rank when somebody asks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlload.checkpoint.finding import Finding
 from mlload.plan.dtype import resolve_dtype
@@ -18,6 +18,7 @@ from mlload.plan.mesh import Mesh
 from mlload.plan.model import Model
 from mlload.plan.placement import place
 from mlload.plan.segments import Segment, segments
+from mlload.plan.size_hints import TENSOR_SIZES, size_hints
 from mlload.plan.sizes import DiskSizes, RankSizes
 from mlload.plan.stages import stage_sizes
 from mlload.plan.unknowns import Unknown
@@ -27,8 +28,7 @@ from mlload.profiles import Profile
 
 Capability = tuple[int, int]
 
-# What `sizes_that_work` tries.
-TENSOR_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32)
+# Stages that `sizes_that_work` tries.
 STAGE_SIZES = (1, 2, 4, 8)
 
 
@@ -120,6 +120,48 @@ def make_plan(
     kv_dtype: str = "auto",
 ) -> Plan:
     """Plans a model. Never fails because of the sizes: what does not fit is in `violations`."""
+    plan = _plan(model, profile, mesh, dtype, capability, kv_dtype)
+    if all(finding.severity != "error" for finding in plan.violations):
+        return plan
+    hints = size_hints(mesh, lambda other: _sound(_plan(model, profile, other, dtype, capability, kv_dtype)), model)
+    return replace(
+        plan,
+        violations=tuple(
+            replace(finding, hints=(*hints, *finding.hints)) if finding.severity == "error" else finding
+            for finding in plan.violations
+        ),
+    )
+
+
+def sizes_that_work(
+    model: Model,
+    profile: Profile,
+    *,
+    tp: Iterable[int] = TENSOR_SIZES,
+    pp: Iterable[int] = STAGE_SIZES,
+    dtype: str = "auto",
+    capability: Capability | None = None,
+) -> tuple[Mesh, ...]:
+    """Meshes without an error, smallest first: tensor parallel with one stage, with and without expert
+    parallelism, then the same with more stages."""
+    routed = any(param.expert_total for param in model.params)
+    found: list[Mesh] = []
+    for stages in pp:
+        if stages > max(model.config.layers, 1):
+            continue
+        for size in tp:
+            for ep in (False, True) if routed and size > 1 else (False,):
+                mesh = Mesh(tp=size, pp=stages, ep=ep)
+                if _sound(_plan(model, profile, mesh, dtype, capability, "auto")):
+                    found.append(mesh)
+    return tuple(found)
+
+
+def _sound(plan: Plan) -> bool:
+    return all(finding.severity != "error" for finding in plan.violations)
+
+
+def _plan(model: Model, profile: Profile, mesh: Mesh, dtype: str, capability: Capability | None, kv_dtype: str) -> Plan:
     view = EngineView.of(model, profile, mesh)
     resolved = resolve_dtype(
         model.dtype,
@@ -147,35 +189,3 @@ def _kv_dtype(model: Model, dtype: str, asked: str) -> str:
         return KV_DTYPES.get(asked, dtype)
     kv = model.quant.kv if model.quant is not None else None
     return "F8_E4M3" if kv is not None and kv.bits == 8 else dtype
-
-
-def works(
-    model: Model, profile: Profile, mesh: Mesh, *, dtype: str = "auto", capability: Capability | None = None
-) -> bool:
-    """No error among the violations."""
-    plan = make_plan(model, profile, mesh, dtype=dtype, capability=capability)
-    return all(finding.severity != "error" for finding in plan.violations)
-
-
-def sizes_that_work(
-    model: Model,
-    profile: Profile,
-    *,
-    tp: Iterable[int] = TENSOR_SIZES,
-    pp: Iterable[int] = STAGE_SIZES,
-    dtype: str = "auto",
-    capability: Capability | None = None,
-) -> tuple[Mesh, ...]:
-    """Meshes that work, smallest first: tensor parallel with one stage, with and without expert parallelism,
-    then pipelines of the same number of stages for each."""
-    routed = any(param.expert_total for param in model.params)
-    found: list[Mesh] = []
-    for stages in pp:
-        if stages > max(model.config.layers, 1):
-            continue
-        for size in tp:
-            for ep in (False, True) if routed and size > 1 else (False,):
-                mesh = Mesh(tp=size, pp=stages, ep=ep)
-                if works(model, profile, mesh, dtype=dtype, capability=capability):
-                    found.append(mesh)
-    return tuple(found)
