@@ -39,9 +39,13 @@ def finding_lines(finding: Finding, width: int, note: str = "") -> Iterator[Line
 
 
 def sentence(text: str) -> str:
-    """With a full stop, unless it ends in a mark or in something to copy."""
+    """With a capital (unless it begins with a name such as `down_proj` or vLLM) and a full stop (unless it
+    ends in a mark or in something to copy)."""
     text = text.strip()
-    return text if not text or text[-1] in ".!?:)`" or text.endswith(("'", '"')) else text + "."
+    first = text.split(" ", 1)[0]
+    if first.isalpha() and first.islower():
+        text = text[0].upper() + text[1:]
+    return text if not text or text[-1] in ".!?:`" or text.endswith(("'", '"')) else text + "."
 
 
 def summary(findings: Iterable[Finding]) -> str:

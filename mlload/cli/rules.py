@@ -14,7 +14,7 @@ from mlload.cli.layout import wrap
 from mlload.cli.output import Line, Output, Span
 
 # Modules with `CODES`: code -> (title, what it means and what to do).
-TABLES = tuple(f"mlload.{package}.codes" for package in ("checkpoint", "plan", "quant", "profiles", "kernels"))
+TABLES = tuple(f"mlload.{package}.codes" for package in ("checkpoint", "plan", "quant", "profiles"))
 
 FAMILIES = {
     "AR": "Architecture",
@@ -58,7 +58,7 @@ def all_rules() -> tuple[Rule, ...]:
 @options.text_or_json
 @click.pass_obj
 def command(out: Output, code: str | None, form: str) -> None:
-    """What the code of a finding means, such as TP021; without CODE, all of them."""
+    """What the code of a finding means; without CODE, all of them."""
     rules = all_rules()
     if code is not None:
         rules = tuple(rule for rule in rules if rule.code.upper() == code.upper()) or _unknown(code, rules)

@@ -47,7 +47,7 @@ def command(
     form: str,
     output: Path | None,
 ) -> None:
-    """Whether an engine will start it at these sizes, and every reason why not.
+    """Whether an engine will start it, and every reason why not.
 
     Exit code: 0 yes, 1 no, 2 wrong usage, 3 could not be judged.
     """

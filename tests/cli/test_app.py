@@ -41,7 +41,7 @@ def test_version(mlload: Run) -> None:
         (["validate", ".", "--tp", "two"], "--tp takes sizes"),
         (["validate", ".", "--tp", "0"], "--tp takes sizes"),
         (["validate", ".", "--tp", "1,,2"], "--tp takes sizes"),
-        (["validate", ".", "--gpu", "cc:9"], "compute capability such as cc:9.0"),
+        (["validate", ".", "--gpu", "cc:9"], "cc:9.0"),
         (["inspect", ".", "--engine", "vlm"], "unknown engine 'vlm'"),
         (["inspect", "a", "b"], "unexpected extra argument"),
     ],
@@ -75,10 +75,10 @@ def test_a_source_that_is_not_there(mlload: Run, llama: Path) -> None:
 
 
 def test_an_internal_error_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def broken(names: tuple[str, ...]) -> None:
+    def broken(name: str) -> None:
         raise RuntimeError("a surprise")
 
-    monkeypatch.setattr(app, "build", broken)
+    monkeypatch.setattr(app, "import_module", broken)
     monkeypatch.delenv("MLLOAD_DEBUG", raising=False)
     assert app.main(["inspect", "x"]) == 3
     assert capsys.readouterr().err == (
@@ -90,10 +90,10 @@ def test_an_internal_error_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def stopped(names: tuple[str, ...]) -> None:
+    def stopped(name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(app, "build", stopped)
+    monkeypatch.setattr(app, "import_module", stopped)
     assert app.main(["inspect", "x"]) == 130
     assert capsys.readouterr().err == "mlload: interrupted\n"
 
@@ -137,7 +137,8 @@ def test_colour_on_a_terminal_only(mlload: Run, llama: Path) -> None:
 @pytest.mark.parametrize("command", [("inspect",), ("validate", "--tp", "1,2,3,4,5")])
 def test_lines_keep_the_width(mlload: Run, llama: Path, columns: int, command: tuple[str, ...]) -> None:
     done = mlload(*command, llama.name, env={"COLUMNS": str(columns)})
-    assert max(map(len, done.stdout.splitlines())) <= columns
+    lines = [line for line in done.stdout.splitlines() if "vllm serve" not in line]  # to be copied whole
+    assert max(map(len, lines)) <= columns
 
 
 def test_ascii_locale(mlload: Run, llama: Path) -> None:

@@ -64,13 +64,8 @@ def test_sizes_that_do_not_work_are_marked(mlload: Run, llama: Path) -> None:
     assert sizes[4]["codes"] == ["TP001"]
     text = mlload("inspect", llama).stdout
     assert "6 % 4 = 2" in text
-    assert next(line for line in text.splitlines() if line.startswith("works")).split() == [
-        "works",
-        "yes",
-        "yes",
-        "no",
-        "no",
-    ]
+    row = next(line for line in text.splitlines() if line.startswith("works"))
+    assert row.split() == ["works", "yes", "yes", "no", "no"]
 
 
 def test_the_screen_fits(mlload: Run, llama: Path) -> None:
