@@ -65,7 +65,7 @@ class ConfigView:
 
     raw:        the dict as parsed
     text:       the dict that holds the language model's fields (raw itself for a plain model)
-    model_type: of the whole; `text_type` of the language model
+    model_type: of the whole
     problems:   fields asked for so far that hold what cannot be meant: name -> value as written
     """
 
@@ -80,10 +80,10 @@ class ConfigView:
 
     @property
     def text_type(self) -> str:
-        own = self.text.get("model_type")
-        if not own and self.text is not self.raw:
-            own = class_default(self.model_type, "text_model_type")
-        return str(own or self.model_type)
+        """Type of the language model. Where the nested dict names none, or repeats the composite's (published configs
+        do), it is the type that the composite's class nests."""
+        own = str(self.text.get("model_type") or self.model_type)
+        return str(class_default(own, "text_model_type") or own)
 
     @property
     def architectures(self) -> tuple[str, ...]:
