@@ -43,12 +43,14 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
     if b * 8 == n:
         if groups > a or a % groups:
             return None
-        return _scheme("gemm", 4, -1 if groups == 1 else a // groups, symmetric)
-    if b == 2 * n:
-        return _scheme("marlin", 4, -1 if groups == 1 else a * 16 // groups, symmetric)
+        group = integer(config, "group_size", "q_group_size")
+        explains = group is not None and group > 0 and a == groups * group
+        return _scheme("gemm", 4, group if explains else -1 if groups == 1 else a // groups, symmetric)
     if a == groups and n % 8 == 0:
         # gemv keeps N first in every tensor; its scales are padded, so the group comes from the config.
         return _scheme("gemv", 4, integer(config, "group_size", "q_group_size"), symmetric)
+    if b == 2 * n:
+        return _scheme("marlin", 4, -1 if groups == 1 else a * 16 // groups, symmetric)
     return None
 
 

@@ -76,7 +76,7 @@ def e8m0(exponents: Array) -> Floats:
 
     raw = np.asarray(exponents).view(np.uint8)
     # float64 on the way: 2**-127 is subnormal in float32 and must not be flushed.
-    values = np.ldexp(1.0, raw.astype(np.int32) - 127).astype(np.float32)
+    values = np.ldexp(1.0, np.minimum(raw, 254).astype(np.int32) - 127).astype(np.float32)
     return np.where(raw == 255, np.float32(np.nan), values)
 
 

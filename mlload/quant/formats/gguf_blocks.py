@@ -7,11 +7,12 @@ codes uint8 [N, blocks, values] in logical order, d and m (f16, [N, blocks]), su
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mlload.quant.formats.bitstream import Array
+if TYPE_CHECKING:
+    from mlload.quant.formats.bitstream import Array
 
-Parts = dict[str, Array]
+    Parts = dict[str, Array]
 
 # Byte offsets of the fields of each block, in order.
 FIELDS: dict[str, tuple[tuple[str, int], ...]] = {

@@ -63,11 +63,9 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
 
 def _group(k: int, groups: int, declared: int | None) -> int:
     """The declared group size where it explains the count of groups, else the one that does."""
-    if groups == 1:
-        return -1
     if declared and declared > 0 and -(-k // declared) == groups:
         return declared
-    return -(-k // groups)
+    return -1 if groups == 1 else -(-k // groups)
 
 
 def _marlin(config: Mapping[str, Any], packed: TensorRef, scales: TensorRef) -> Scheme | None:
