@@ -84,7 +84,9 @@ def planned_layers(
     by_path: dict[str, list[BoundParam]] = {}
     for param in params:
         spec = param.spec
-        if spec.op in ("linear", "embedding", "experts") and spec.engine and not spec.draft:
+        # Some convolutions are linears to the engine, and some tables are no layers of its own.
+        layer = spec.op in ("linear", "embedding", "experts") or spec.kind.endswith("ParallelLinear")
+        if layer and spec.kind != "Embedding" and spec.engine and not spec.draft:
             by_path.setdefault(spec.engine, []).append(param)
     found: list[PlannedLayer] = []
     for path, members in by_path.items():
@@ -95,7 +97,7 @@ def planned_layers(
                 if is_expert(spec)
                 else _dense(together, cut_size(spec, mesh, tower_tp), vocab_padding)
             )
-            schemes = {member.scheme for member in together if member.spec.quantized}
+            schemes = {member.scheme for member in together if member.spec.quantized and not member.spec.engine_only}
             found.append(
                 PlannedLayer(
                     shape=shape,

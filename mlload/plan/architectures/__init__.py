@@ -63,6 +63,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "mamba": ("mamba", "falcon_mamba", "mamba2"),
     "mamba_hybrid": ("bamba", "falcon_h1", "granitemoehybrid", "jamba"),
     "lfm2": ("lfm2", "lfm2_moe"),
+    "kimi_k25": ("kimi_k25",),
     "deepseek": ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"),
 }
 

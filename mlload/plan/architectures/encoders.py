@@ -103,7 +103,7 @@ def roberta(c: ConfigView) -> Iterator[ParamSpec]:
         yield pooler(prefix, c.hidden, kept=False)
     elif what == "ForMaskedLM":
         yield dense("lm_head.dense", c.hidden, c.hidden, engine="")
-        yield norm("lm_head.layer_norm", c.hidden, bias=True, engine="")
+        yield norm("lm_head.layer_norm", c.hidden, bias=True, engine="", component="head")
         yield param("lm_head.bias", (c.vocab,), component="head", engine="")
     elif what == "ForSequenceClassification":
         yield dense("classifier.dense", c.hidden, c.hidden, dtype="F32")

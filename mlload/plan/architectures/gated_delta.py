@@ -64,7 +64,7 @@ def gated_delta(
         module=f"{root}.conv1d",
         op="conv",
         shape=(sum(part.length for part in runs), 1, c.size("linear_conv_kernel_dim")),
-        axes=("N", "", ""),
+        axes=("N", "", "K"),
         style="column",
         parts=runs,
         layers=layers,

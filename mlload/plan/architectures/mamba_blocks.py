@@ -177,7 +177,7 @@ def depthwise(
         module=module,
         op="conv",
         shape=(sum(part.length for part in parts), 1, kernel),
-        axes=("N", "", ""),
+        axes=("N", "", "K"),
         style="column",
         parts=parts,
         bias="bias" if bias else None,
