@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mlload.checkpoint.finding import Finding, Severity
+from mlload.checkpoint.finding import Finding, Hint, Severity
 from mlload.cli.layout import cells, shorten, wrap
 from mlload.cli.output import Line, Span, Style
 from mlload.cli.quantities import plural
@@ -13,8 +13,9 @@ STYLES: dict[Severity, Style] = {"error": "bad", "warning": "warn", "info": "acc
 INDENT = " " * 7
 
 
-def finding_lines(finding: Finding, width: int, note: str = "") -> Iterator[Line]:
-    """One finding; `note` stands at the end of its first line ("at tp 2, 4, 8")."""
+def finding_lines(finding: Finding, width: int, note: str = "", said: set[Hint] | None = None) -> Iterator[Line]:
+    """One finding; `note` stands at the end of its first line ("at tp 2, 4, 8"). Hints that are in `said` are
+    not said again, and those given here are added to it."""
     head = f"{finding.severity:<7} {finding.code}  "
     room = width - cells(head) - (cells(note) + 2 if note else 0)
     yield [
@@ -27,6 +28,10 @@ def finding_lines(finding: Finding, width: int, note: str = "") -> Iterator[Line
     ]
     yield from wrap(sentence(finding.message), width, INDENT + " ")
     for hint in finding.hints:
+        if said is not None:
+            if hint in said:
+                continue
+            said.add(hint)
         text = sentence(hint.what)
         if hint.needs == "original weights":
             text = f"From the original weights: {text}"

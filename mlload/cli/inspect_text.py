@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mlload.checkpoint.finding import Hint
 from mlload.cli.describe import model_words
 from mlload.cli.findings_text import capped, finding_lines, summary
 from mlload.cli.inspect_facts import Files, Quantization, SchemeUse
@@ -239,8 +240,9 @@ def problems(result: InspectResult, width: int) -> Iterator[Line]:
         yield Span("no problems found in the files", "good")
         return
     shown, left = capped(result.problems, PROBLEMS_SHOWN)
+    said: set[Hint] = set()
     for finding in shown:
-        yield from finding_lines(finding, width)
+        yield from finding_lines(finding, width, said=said)
     if left:
         yield f"and {left} more: --format json lists all"
     yield ""

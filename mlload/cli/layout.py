@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
 from mlload.cli.output import Line, Span, Style
 
+# "96 % 5 = 1" and "1.12 MiB" stay on one line.
+TOGETHER = re.compile(r"(?<=[0-9]) (?=[%/=x] ?[0-9]|(?:[KMGTP]iB|B|k|M|T)\b)|(?<=[0-9] [%/=x]) (?=[0-9])")
+GLUE = "\0"
 EIGHTHS = " ▏▎▍▌▋▊▉"
 Cell = str | Span
 
@@ -41,11 +45,12 @@ def take(text: str, width: int) -> str:
 
 def wrap(text: str, width: int, indent: str = "", first: str | None = None) -> list[str]:
     """A sentence over lines of at most `width` columns; a word longer than a line stays whole, so
-    that paths and commands can be copied."""
+    that paths and commands can be copied. Sums and sizes are not torn apart."""
+    text = " ".join(text.split())
     lines: list[str] = []
     line = indent if first is None else first
     empty = True
-    for word in text.split():
+    for word in (glued.replace(GLUE, " ") for glued in TOGETHER.sub(GLUE, text).split(" ") if glued):
         if not empty and cells(line) + 1 + cells(word) > width:
             lines.append(line)
             line, empty = indent, True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mlload.checkpoint.finding import Finding, by_severity
+from mlload.checkpoint.finding import Finding, Hint, by_severity
 from mlload.cli.describe import model_words
 from mlload.cli.findings_text import finding_lines, summary
 from mlload.cli.layout import Cell, cells, shorten, table, wrap
@@ -43,11 +43,11 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
     yield from asked(entries, result, width)
     yield ""
     yield from answer(entries, result, width)
-    found = grouped(entries)
-    for finding, meshes in found:
+    said: set[Hint] = set()
+    for finding, meshes in grouped(entries):
         yield ""
         note = f"at {labels(meshes)}" if len(meshes) < len(entries) else ""
-        yield from finding_lines(finding, width, note)
+        yield from finding_lines(finding, width, note, said)
     for unknown in entries[0].verdict.unknowns:
         yield ""
         how = f" To know: {unknown.how_to_know}." if unknown.how_to_know else ""

@@ -52,3 +52,11 @@ def test_figures() -> None:
     assert percent(0, 10) == "0.0 %"
     assert column([105 * 2**30, 2**31, None], "GiB") == ["105", "2", "-"]
     assert column([2**30 * 10.5, 2**29], "GiB") == ["10.5", "0.5"]
+
+
+def test_sums_and_sizes_are_not_torn() -> None:
+    assert wrap("96 q output channels do not divide by tp 5: 96 % 5 = 1 in all", 50) == [
+        "96 q output channels do not divide by tp 5:",
+        "96 % 5 = 1 in all",
+    ]
+    assert wrap("it weighs 1.12 MiB", 14) == ["it weighs", "1.12 MiB"]
