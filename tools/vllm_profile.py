@@ -18,7 +18,10 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vllm_classes import FACTS, delegates, on_every_stage
+if __package__:
+    from tools.vllm_classes import FACTS, delegates, on_every_stage
+else:
+    from vllm_classes import FACTS, delegates, on_every_stage
 
 LINEAR = "model_executor/kernels/linear/__init__.py"
 QUANT = "model_executor/layers/quantization"
