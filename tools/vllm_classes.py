@@ -109,10 +109,21 @@ def tower_replicates(classes: Iterable[tuple[str, ast.ClassDef]]) -> str | None:
     return None
 
 
+def tower_ignores(classes: Iterable[tuple[str, ast.ClassDef]]) -> list[str] | None:
+    """Quantization configs that the class does not hand on to its tower: names of their classes."""
+    for _, node in classes:
+        for child in ast.walk(node):
+            if isinstance(child, ast.FunctionDef) and "ignore_quant_config" in child.name:
+                tests = [ast.unparse(test.test) for test in ast.walk(child) if isinstance(test, ast.If)]
+                return [text.rpartition(",")[2].rpartition(".")[2].strip(" )") for text in tests]
+    return None
+
+
 # Fact of a model class -> where it is read.
 FACTS = {
     "experts_on_every_stage": needs_experts_on_stage,
     "experts_cut_by_world": experts_cut_by_world,
     "kv_heads_not_shared": kv_heads_not_shared,
     "tower_replicates": tower_replicates,
+    "tower_ignores": tower_ignores,
 }

@@ -55,7 +55,12 @@ class EngineView:
         )
         seen = sees_quantization(model, profile)
         everywhere = facts.get("every_stage", {})
-        params = tuple(_as_built(param, everywhere, seen) for param in model.params)
+        method = engine_method(model.quant, model.config) if model.quant is not None and seen else None
+        plain_tower = profile.value("quant_methods", {}).get(method, {}).get("config") in facts.get("tower_ignores", ())
+        params = tuple(
+            _as_built(param, everywhere, seen and not (plain_tower and param.spec.mesh == "tower"))
+            for param in model.params
+        )
         unknowns: list[Unknown] = []
         if model.inferred:
             unknowns.append(
@@ -80,7 +85,7 @@ class EngineView:
             tower_tp=tower_tp,
             pooling=facts.get("kind") == "embedding",
             sees_quantization=seen,
-            method=engine_method(model.quant, model.config) if model.quant is not None and seen else None,
+            method=method,
             attention_layers=_attention_layers(model),
             unknowns=tuple(unknowns),
             profile=profile,
