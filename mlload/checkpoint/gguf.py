@@ -29,7 +29,7 @@ from mlload.checkpoint.gguf_types import (
 from mlload.checkpoint.json_text import quote
 from mlload.checkpoint.sources.base import Source
 from mlload.checkpoint.tensor import TensorRef
-from mlload.checkpoint.window import CutOff, Window
+from mlload.checkpoint.window import CutOff, TooLong, Window
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -38,9 +38,9 @@ DEFAULT_ALIGNMENT = 32
 # Bounds against lying counts, far above what real files hold.
 MAX_KEYS = 65_536
 MAX_TENSORS = 1_000_000
-MAX_ELEMENTS = 16_000_000  # of all arrays of one file
+MAX_ELEMENTS = 4_000_000  # of all arrays of one file
 MAX_KEPT = 4_096  # longer arrays are skipped, and their length kept
-MAX_TEXT = 64 * 1024 * 1024
+MAX_TEXT = 16 * 1024 * 1024
 MAX_NESTING = 4
 MAX_DIMENSIONS = 4
 
@@ -82,7 +82,9 @@ def read_gguf(source: Source, name: str, size: int, file: int) -> GgufHeader:
         reader.run()
     except CutOff as cut:
         message = f"{reader.doing} would end at byte {cut.end:,} of a {cut.size:,}-byte file"
-        if cut.end > 2**62:
+        if isinstance(cut, TooLong):
+            message = f"{reader.doing} would end at byte {cut.end:,}, and no header is that long"
+        elif cut.end > 2**62:
             message = f"{reader.doing} claims a length that no file has"
         reader.problems.append(Bad("FI041", message, end=min(cut.end, 2**63), size=cut.size))
     except Bad as bad:
@@ -203,14 +205,14 @@ class _Reader:
         if count * shortest > self.window.size - self.position:
             raise CutOff(self.position + count * shortest, self.window.size)
         self.elements += count
+        if self.elements > MAX_ELEMENTS:
+            raise Bad("FI041", f"{self.doing} is an array of {count:,} {VALUE_NAMES[element]}s", elements=count)
         if element in SCALARS:
             self.window.need(self.position + count * shortest)
             if count > MAX_KEPT:
                 self.position += count * shortest
                 return LongArray(VALUE_NAMES[element], count)
             return list(struct.unpack(f"{self.order}{count}{SCALARS[element]}", self.take(count * shortest)))
-        if self.elements > MAX_ELEMENTS:
-            raise Bad("FI041", f"{self.doing} is an array of {count:,} {VALUE_NAMES[element]}s", elements=count)
         if count > MAX_KEPT:
             if element == STRING:
                 self.skip_texts(count)

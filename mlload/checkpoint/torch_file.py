@@ -17,7 +17,7 @@ from mlload.checkpoint.pickle_listing import BadPickle, Call, Listing, Name, Per
 from mlload.checkpoint.sniff import sniff
 from mlload.checkpoint.sources.base import Source
 from mlload.checkpoint.tensor import DTYPE_BITS, TensorRef
-from mlload.checkpoint.window import CutOff, Window
+from mlload.checkpoint.window import CutOff, TooLong, Window
 from mlload.checkpoint.zip_directory import BadZip, data_starts, read_directory
 
 MAX_PICKLE = 64 * 1024 * 1024
@@ -72,6 +72,7 @@ class View(NamedTuple):
     shape: tuple[int, ...]
     storage: str
     offset: int
+    storage_bytes: int
 
 
 @dataclass
@@ -83,7 +84,6 @@ class TorchFile:
     refused: list[str] = field(default_factory=list)
     problems: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     nested: list[str] = field(default_factory=list)
-    legacy: bool = False
     pickle: bytes = b""
 
     def problem(self, code: str, message: str, **numbers: Any) -> None:
@@ -112,6 +112,8 @@ def read_torch(source: Source, name: str, size: int, file: int) -> TorchFile:
             result.problem("FI051", "is neither a zip archive nor a pickle, as torch.save writes", size=size)
     except (BadPickle, BadZip) as error:
         result.problem("FI051", str(error), size=size)
+    except TooLong as cut:
+        result.problem("FI051", f"has pickles of more than {cut.end:,} bytes", size=cut.size)
     except CutOff as cut:
         result.problem("FI051", f"is cut off: its pickles do not end within {cut.size:,} bytes", size=cut.size)
     return result
@@ -170,12 +172,10 @@ def _legacy(source: Source, name: str, size: int, file: int, result: TorchFile) 
             raise BadPickle("is a plain Python pickle, not written by torch.save")
         listings.append(listing)
         position += listing.length
-    result.legacy = True
     result.pickle = bytes(window.data[:position])
     views = _views(listings[3], result)
     keys = listings[4].root
-    sizes = {view.storage: 0 for view in views}
-    sizes.update(_storage_bytes(listings[3]))
+    sizes = {view.storage: view.storage_bytes for view in views}
     starts: dict[str, int] = {}
     for key in keys if isinstance(keys, list) else []:
         starts[label(key)] = position + 8
@@ -199,25 +199,6 @@ def _next_pickle(window: Window, position: int) -> Listing:
             if len(window.data) >= min(window.size, MAX_PICKLE):
                 raise
             wanted = min(window.size, 4 * len(window.data))
-
-
-def _storage_bytes(listing: Listing) -> dict[str, int]:
-    """Bytes of every storage that a legacy file's objects name."""
-    found: dict[str, int] = {}
-    for view, numel in listing_storages(listing):
-        found[view] = numel
-    return found
-
-
-def listing_storages(listing: Listing) -> list[tuple[str, int]]:
-    """(key, bytes) of the storages below the root."""
-    found: list[tuple[str, int]] = []
-    for _, value in walk(listing.root):
-        storage = storage_of(value)
-        if storage is not None:
-            key, dtype, numel = storage
-            found.append((key, numel * DTYPE_BITS[dtype] // 8))
-    return found
 
 
 def walk(root: Any) -> list[tuple[str, Any]]:
@@ -244,20 +225,6 @@ def walk(root: Any) -> list[tuple[str, Any]]:
 
 def is_tensor(value: Any) -> bool:
     return isinstance(value, Call) and isinstance(value.function, Name) and "_rebuild" in value.function.name
-
-
-def storage_of(value: Any) -> tuple[str, str, int] | None:
-    """(key, dtype, elements) of the storage of a tensor, through wrappers such as Parameter."""
-    for _ in range(4):
-        if not is_tensor(value) or not isinstance(value.arguments, tuple) or not value.arguments:
-            return None
-        inner = value.arguments[0]
-        if isinstance(inner, Persistent):
-            return _storage(inner)
-        if value.function.name == "_rebuild_from_type_v2" and len(value.arguments) >= 3:
-            inner = Call(value.arguments[0], value.arguments[2])
-        value = inner
-    return None
 
 
 def _storage(persistent: Persistent) -> tuple[str, str, int] | None:
@@ -298,35 +265,41 @@ def _views(listing: Listing, result: TorchFile) -> list[View]:
     return views
 
 
-def _view(name: str, value: Call) -> View | None:
+def unwrapped(call: Call) -> tuple[str, tuple[Any, ...]]:
+    """(function, arguments) of the call that sets up a tensor on a storage, through wrappers such as
+    Parameter; ("", ()) where there is none."""
     for _ in range(4):
-        function, arguments = value.function, value.arguments
+        function, arguments = call.function, call.arguments
         if not isinstance(function, Name) or not isinstance(arguments, tuple) or not arguments:
-            return None
-        if isinstance(arguments[0], Persistent):
             break
+        if isinstance(arguments[0], Persistent):
+            return function.name, arguments
         if function.name == "_rebuild_from_type_v2" and len(arguments) >= 3:
-            value = Call(arguments[0], arguments[2])
+            call = Call(arguments[0], arguments[2])
         elif isinstance(arguments[0], Call):
-            value = arguments[0]
+            call = arguments[0]
         else:
-            return None
-    else:
+            break
+    return "", ()
+
+
+def _view(name: str, value: Call) -> View | None:
+    function, arguments = unwrapped(value)
+    storage = _storage(arguments[0]) if len(arguments) >= 3 and function.startswith("_rebuild") else None
+    if storage is None:
         return None
-    storage = _storage(arguments[0])
-    if storage is None or len(arguments) < 3 or not function.name.startswith("_rebuild"):
-        return None
-    key, dtype, _ = storage
+    key, dtype, numel = storage
+    nbytes = numel * DTYPE_BITS[dtype] // 8
     offset, shape = arguments[1], arguments[2]
     if isinstance(shape, Call) and isinstance(shape.arguments, tuple) and shape.arguments:
         shape = shape.arguments[0]  # torch.Size
-    if function.name == "_rebuild_tensor_v3" and len(arguments) >= 7 and isinstance(arguments[6], Name):
+    if function == "_rebuild_tensor_v3" and len(arguments) >= 7 and isinstance(arguments[6], Name):
         dtype = DTYPES.get(arguments[6].name, "")
     if type(offset) is not int or offset < 0 or not isinstance(shape, tuple | list) or not dtype:
         return None
     if len(shape) > MAX_DIMENSIONS or any(type(size) is not int or not 0 <= size < 2**62 for size in shape):
         return None
-    return View(name, dtype, tuple(shape), key, offset)
+    return View(name, dtype, tuple(shape), key, offset, nbytes)
 
 
 def _place(view: View, file: int, start: int, size: int, result: TorchFile) -> None:

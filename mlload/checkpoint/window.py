@@ -7,6 +7,7 @@ from mlload.checkpoint.sources.base import Source
 
 FIRST = 1024 * 1024
 LARGEST = 16 * 1024 * 1024
+LIMIT = 128 * 1024 * 1024  # held at once; no header that an engine reads comes near it
 
 
 class CutOff(Exception):
@@ -16,6 +17,10 @@ class CutOff(Exception):
         super().__init__(end, size)
         self.end = end
         self.size = size
+
+
+class TooLong(CutOff):
+    """More bytes are wanted than a header can have, though the file has them."""
 
 
 class Window:
@@ -33,6 +38,8 @@ class Window:
         while end > len(self.data):
             if end > self.size:
                 raise CutOff(end, self.size)
+            if end > LIMIT:
+                raise TooLong(end, self.size)
             have = len(self.data)
             piece = self.source.read(self.name, have, min(self._step, self.size - have))
             if not piece:
