@@ -97,7 +97,24 @@ def test_every_layer_remembers_positions_once_and_states_once(config: dict[str, 
 def test_no_config_makes_a_table_fail(model_type: str) -> None:
     """A config is somebody else's file: any field may hold anything."""
     dice = random.Random(model_type)
-    values = [None, -1, 0, 1, 3, 7, 2**62, 1.5, "x", "", [], [None, "full_attention", 3], {}, {"a": []}, True, False]
+    values: list[Any] = [
+        None,
+        -1,
+        0,
+        1,
+        3,
+        7,
+        2**62,
+        1.5,
+        "x",
+        "",
+        [],
+        [None, "full_attention", 3],
+        {},
+        {"a": []},
+        True,
+        False,
+    ]
     fields = sorted({*defaults_of(model_type), "layer_types", "head_dim", "text_config", "vision_config"})
     for _ in range(12):
         config = {field: dice.choice(values) for field in fields if dice.random() < 0.6}
@@ -194,6 +211,14 @@ def test_mimo_is_a_qwen2_with_draft_layers_beside() -> None:
             "final_layernorm.weight": (48,),
         },
     )
+
+
+def test_ernie_drafts_with_a_dense_layer_beside_its_own() -> None:
+    config = {**SIZES, "model_type": "ernie4_5_moe", "num_key_value_heads": 2, "num_nextn_predict_layers": 1}
+    found = on_disk(config, draft=True)
+    assert found["model.mtp_linear_proj.0.weight"] == (48, 96)
+    assert found["model.mtp_block.0.mlp.down_proj.weight"] == (48, 40)
+    assert len(found) == 3 + 9
 
 
 def test_baichuan() -> None:

@@ -17,6 +17,7 @@ from mlload.plan.architectures.blocks import (
     gqa,
     head,
     norm,
+    param,
     plain_mlp,
 )
 from mlload.plan.params import ParamSpec
@@ -54,6 +55,7 @@ def decoder(
     final_norm: str = "model.norm",
     head_bias: Switch = False,
     own_head: bool = True,
+    rotary_tables: bool = False,
 ) -> Callable[[ConfigView], Iterator[ParamSpec]]:
     """A table whose modules lie under "model." and "model.layers.{layer}.".
 
@@ -66,6 +68,7 @@ def decoder(
     norms:            False where norms have no weights
     mlp:              "gated", "fused" (gate and up in one tensor), "plain", or what yields the MLP's modules
     mlp_names:        of a plain MLP
+    rotary_tables:    old files hold a table of rotary frequencies in every layer, which nobody reads
     own_head:         False where the engine's class uses the input table and leaves a stored head unread
     """
     order = [before_attention, *after_attention, before_mlp, *after_mlp]
@@ -96,6 +99,9 @@ def decoder(
             yield from plain_mlp(c, layers, names=mlp_names, bias=on(c, mlp_bias), wiring=mlp_input)
         if norms:
             yield norm(final_norm, c.hidden, bias=norm_bias, stage="last")
+        if rotary_tables:
+            table = f"{LAYER}.self_attn.rotary_emb.inv_freq"
+            yield param(table, (c.head_dim // 2,), layers, engine="", optional=True, component="attention")
         if on(c, head_bias):
             yield from biased_head(c)
         else:

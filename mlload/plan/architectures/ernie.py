@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from mlload.checkpoint.config import ConfigView
 from mlload.plan.architectures.architecture import Architecture
-from mlload.plan.architectures.blocks import LAYER, gated_mlp, param
+from mlload.plan.architectures.blocks import LAYER, gated_mlp, gqa, linear, norm, param
 from mlload.plan.architectures.decoder import decoder
+from mlload.plan.architectures.draft import as_draft
 from mlload.plan.architectures.memory import everywhere
 from mlload.plan.architectures.moe_blocks import experts, moe_layers, router
 from mlload.plan.params import ParamSpec
@@ -41,8 +42,28 @@ def moe(c: ConfigView) -> Iterator[ParamSpec]:
         )
 
 
-ARCHITECTURES = (
-    Architecture(
-        "ernie4_5_moe", decoder(qkv_bias="use_bias", out_bias="use_bias", mlp=moe, head_bias="use_bias"), everywhere
-    ),
-)
+def drafts(c: ConfigView) -> Iterator[ParamSpec]:
+    """Dense layers that draft a further token, stored flat beside the model's own."""
+    layers, block, bias = range(c.size("num_nextn_predict_layers")), "model.mtp_block.{layer}", c.flag("use_bias")
+    if not layers:
+        return
+    yield norm("model.mtp_emb_norm.{layer}", c.hidden, layers)
+    yield norm("model.mtp_hidden_norm.{layer}", c.hidden, layers)
+    yield linear("model.mtp_linear_proj.{layer}", c.hidden, 2 * c.hidden, layers, bias=bias, quantized=False)
+    yield norm(f"{block}.input_layernorm", c.hidden, layers)
+    yield from gqa(
+        c, layers, root=f"{block}.self_attn", qkv_bias=bias, out_bias=bias, wiring=f"{block}.input_layernorm"
+    )
+    yield norm(f"{block}.post_attention_layernorm", c.hidden, layers)
+    yield from gated_mlp(c, layers, root=f"{block}.mlp", bias=bias, wiring=f"{block}.post_attention_layernorm")
+
+
+_model = decoder(qkv_bias="use_bias", out_bias="use_bias", mlp=moe, head_bias="use_bias")
+
+
+def build(c: ConfigView) -> Iterator[ParamSpec]:
+    yield from _model(c)
+    yield from as_draft(drafts(c))
+
+
+ARCHITECTURES = (Architecture("ernie4_5_moe", build, everywhere),)

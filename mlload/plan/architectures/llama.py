@@ -6,7 +6,7 @@ from mlload.plan.architectures.architecture import Architecture
 from mlload.plan.architectures.decoder import decoder
 from mlload.plan.architectures.memory import by_layer_types, everywhere
 
-llama = decoder(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
+llama = decoder(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias", rotary_tables=True)
 
 ARCHITECTURES = (
     Architecture("llama", llama, everywhere),
