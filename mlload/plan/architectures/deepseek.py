@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from mlload.checkpoint.config import ConfigView
 from mlload.plan.architectures.architecture import Architecture
 from mlload.plan.architectures.attention import AttentionSpec
-from mlload.plan.architectures.blocks import LAYER, embedding, gated_mlp, head, linear, norm, param, table
+from mlload.plan.architectures.blocks import LAYER, embedding, gated_mlp, head, norm, param
+from mlload.plan.architectures.draft import numbered_drafts
 from mlload.plan.architectures.mla import indexer, latent, mla
 from mlload.plan.architectures.moe_blocks import experts, moe_layers, router
 from mlload.plan.params import ParamSpec
@@ -62,16 +62,7 @@ def draft_layers(c: ConfigView, *, correction: bool, indexed: bool) -> Iterator[
     # A draft layer is a sparse one, whatever the pattern of the model's own layers.
     found = [*block(c, layers, (), layers if c.experts else (), correction=correction)]
     found += indexer(c, layers) if indexed else ()
-    found += [
-        table(f"{LAYER}.embed_tokens", c.vocab, c.hidden, layers=layers),
-        norm(f"{LAYER}.enorm", c.hidden, layers),
-        norm(f"{LAYER}.hnorm", c.hidden, layers),
-        linear(f"{LAYER}.eh_proj", c.hidden, 2 * c.hidden, layers, quantized=False),
-        norm(f"{LAYER}.shared_head.norm", c.hidden, layers),
-        table(f"{LAYER}.shared_head.head", c.vocab, c.hidden, layers=layers, kind="ParallelLMHead"),
-    ]
-    for spec in found:
-        yield replace(spec, draft=True, component="draft", stage="last", optional=True)
+    yield from numbered_drafts(c, layers, found)
 
 
 def rows(*, always_corrected: bool = False, indexed: bool = False) -> Build:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mlload.checkpoint.config import ConfigView
 from mlload.plan.architectures.architecture import Architecture
 from mlload.plan.architectures.attention import AttentionSpec
 from mlload.plan.architectures.blocks import column, embedding, gqa, head, linear, norm, param, plain_mlp, row
-from mlload.plan.architectures.composite import on_every_stage, renamed
+from mlload.plan.architectures.composite import AS_IS, moved, on_every_stage
+from mlload.plan.architectures.draft import as_draft
 from mlload.plan.architectures.mamba_blocks import Mamba2, mamba2, mamba2_state
 from mlload.plan.architectures.memory import kv
 from mlload.plan.architectures.moe_blocks import router
@@ -120,17 +120,7 @@ def draft(c: ConfigView) -> Iterator[ParamSpec]:
         norm(f"{LAYER}.final_layernorm", c.hidden, last),
     ]
     mtp = (("backbone.", "mtp."),)
-    for spec in found:
-        yield replace(
-            spec,
-            module=renamed(spec.module, mtp),
-            engine=renamed(spec.engine, mtp),
-            wiring=renamed(spec.wiring, mtp) if spec.wiring else None,
-            draft=True,
-            component="draft",
-            stage="last",
-            optional=True,
-        )
+    yield from as_draft(moved(found, mtp, mtp))
 
 
 def build(c: ConfigView) -> Iterator[ParamSpec]:
@@ -142,8 +132,7 @@ def build(c: ConfigView) -> Iterator[ParamSpec]:
     found += [norm("backbone.norm_f", c.hidden), head(c, alias_of=None)]
     # Neither transformers nor vLLM ties the head.
     # vLLM builds the tables and the last norm on every stage (models/nemotron_h.py:584, :613, :842).
-    for spec in on_every_stage(found, "embedding", "norm", "head"):
-        yield replace(spec, engine=renamed(spec.engine, ENGINE))
+    yield from moved(on_every_stage(found, "embedding", "norm", "head"), AS_IS, ENGINE)
     yield from draft(c)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mlload.checkpoint.config import ConfigView
@@ -20,6 +19,7 @@ from mlload.plan.architectures.blocks import (
     row,
 )
 from mlload.plan.architectures.composite import AS_IS, IN_MODEL, moved, on_every_stage, tower
+from mlload.plan.architectures.draft import as_draft
 from mlload.plan.architectures.gated_delta import gated_delta, state
 from mlload.plan.architectures.memory import kv
 from mlload.plan.architectures.moe_blocks import experts, router, stacked_experts
@@ -109,8 +109,8 @@ def draft(c: ConfigView, *, sparse: bool, stacked: bool) -> Iterator[ParamSpec]:
         *feed_forward(c, () if sparse else layers, layers if sparse else (), stacked=stacked),
         norm("mtp.norm", c.hidden),
     ]
-    for spec in moved(found, (("model.layers.", "mtp.layers."),), (("model.layers.", "mtp.layers."),)):
-        yield replace(spec, draft=True, component="draft", stage="last", optional=True)
+    mtp = (("model.layers.", "mtp.layers."),)
+    yield from as_draft(moved(found, mtp, mtp))
 
 
 def language(*, interleaved: bool, stacked: bool = False) -> Build:
