@@ -56,6 +56,7 @@ def command(
     from mlload.cli.inspect_result import run
     from mlload.profiles import load, parse_engine
 
+    options.answer_once(ctx)
     out: Output = ctx.obj
     if source is None and tensors is not None and Path(tensors).exists():
         source, tensors = tensors, "*"  # `inspect --tensors FOLDER`

@@ -22,6 +22,8 @@ TOKENIZERS: tuple[tuple[str, ...], ...] = (
     ("vocab.txt",),
     ("tiktoken.model",),
 )
+# Problems that mean that an index and the headers disagree, or that it cannot be used.
+INDEX_CODES = frozenset({"FI030", "FI031", "FI032", "FI033", "FI037", "FI039"})
 WEIGHT_KINDS = frozenset({"safetensors", "gguf", "torch", "tensorizer"})
 
 
@@ -121,7 +123,9 @@ def files_of(checkpoint: Checkpoint) -> Files:
         stray=tuple(file.name for file in checkpoint.files if file.kind in WEIGHT_KINDS and not file.used),
         total=len(checkpoint.files),
         index=index.name if index is not None else None,
-        index_agrees=index.weight_map.keys() == checkpoint.tensors.keys() if index is not None else None,
+        index_agrees=INDEX_CODES.isdisjoint(problem.code for problem in checkpoint.problems)
+        if index is not None
+        else None,
         tokenizer=tokenizer_of(checkpoint),
         chat_template=chat_template_of(checkpoint),
     )

@@ -14,7 +14,7 @@ from mlload.checkpoint.finding import Finding, MlloadError
 from mlload.cli.describe import model_words
 from mlload.cli.findings_text import sentence, summary
 from mlload.cli.inspect_result import InspectResult
-from mlload.cli.inspect_text import COMPONENTS, TOKENS, files_words, quantization_words, shape_of
+from mlload.cli.inspect_text import COMPONENTS, TOKENS, files_words, layers_of, quantization_words, shape_of
 from mlload.cli.quantities import count, percent, plural, size
 from mlload.plan.fold import fold_numbers
 from mlload.plan.plan import Plan
@@ -186,7 +186,7 @@ def facts(result: InspectResult) -> Iterator[str]:
         if result.model.inferred:
             rows.append(("inferred", "the model type is not in the tables; guessed from tensor names and shapes"))
     if result.quantization is not None:
-        rows.append(("quantized", "; ".join(quantization_words(result.quantization))))
+        rows.append(("quantized", "; ".join(quantization_words(result.quantization, layers_of(result)))))
         rows += [("evidence", text) for text in result.quantization.evidence]
     yield "<dl>"
     for term, text in rows:

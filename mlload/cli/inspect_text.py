@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from mlload.checkpoint.finding import Hint
@@ -11,8 +12,9 @@ from mlload.cli.inspect_facts import Files, Quantization, SchemeUse
 from mlload.cli.inspect_result import InspectResult, Size, TensorRow
 from mlload.cli.layout import Cell, bar, cells, shorten, table, wrap
 from mlload.cli.output import Line, Span
-from mlload.cli.quantities import column, digits, percent, plural, size, unit_for
+from mlload.cli.quantities import UNITS, column, digits, percent, plural, size, unit_for
 from mlload.plan.fold import fold_numbers
+from mlload.plan.model import Model
 
 COMPONENTS = {
     "embedding": "embeddings",
@@ -21,6 +23,7 @@ COMPONENTS = {
     "mixer": "mixer",
     "draft": "draft (MTP)",
 }
+LAYERS = re.compile(r".*?\blayers\.([0-9,-]+)\.(.+)")
 LABEL = 12
 TOKENS = 1024
 PROBLEMS_SHOWN = 12
@@ -35,6 +38,7 @@ def render(result: InspectResult, width: int, unicode: bool) -> Iterator[Line]:
     if result.sizes:
         yield ""
         yield from per_rank(result, width)
+        yield from ranks_table(result)
     yield from problems(result, width)
 
 
@@ -75,7 +79,7 @@ def facts(result: InspectResult, width: int) -> Iterator[Line]:
     if result.unplanned:
         yield from row("unknown", result.unplanned)
     if result.quantization is not None:
-        yield from row("quantized", "; ".join(quantization_words(result.quantization)))
+        yield from row("quantized", "; ".join(quantization_words(result.quantization, layers_of(result))))
     yield from row("files", files_words(result.files, result.checkpoint.format))
     if result.checkpoint.revision:
         yield from row("revision", result.checkpoint.revision)
@@ -90,8 +94,7 @@ def shape_of(result: InspectResult) -> str:
         words.append(plural(config.layers, "layer"))
     if config.hidden:
         words.append(f"hidden {config.hidden}")
-    if config.heads:
-        words.append(f"{config.heads} heads / {config.kv_heads} KV heads of {config.head_dim}")
+    words += attention_words(result.model)
     if config.experts:
         per_token = config.get("num_experts_per_tok")
         words.append(f"{config.experts} experts" + (f", {per_token} a token" if per_token else ""))
@@ -103,7 +106,23 @@ def shape_of(result: InspectResult) -> str:
     return ", ".join(words)
 
 
-def quantization_words(quant: Quantization) -> Iterator[str]:
+def attention_words(model: Model) -> Iterator[str]:
+    """ "64 heads / 8 KV heads of 128" for each kind of attention, with its layers where there are several kinds."""
+    kinds = model.architecture.attention(model.config)
+    for kind in kinds:
+        words = {
+            "full": f"{kind.heads} heads / {kind.kv_heads} KV heads of {kind.head_dim}",
+            "sliding": f"{kind.heads} heads / {kind.kv_heads} KV heads of {kind.head_dim} in a window of {kind.window}",
+            "chunked": f"{kind.heads} heads / {kind.kv_heads} KV heads of {kind.head_dim} in chunks of {kind.window}",
+            "mla": f"{kind.heads} heads on a latent of {kind.latent}",
+            "linear": "linear attention",
+            "ssm": "state space",
+        }.get(kind.kind)
+        if words is not None:
+            yield words + (f" ({plural(len(kind.layers), 'layer')})" if len(kinds) > 1 else "")
+
+
+def quantization_words(quant: Quantization, layers: int) -> Iterator[str]:
     for use in quant.schemes[:3]:
         yield scheme_words(use)
     if len(quant.schemes) > 3:
@@ -111,7 +130,7 @@ def quantization_words(quant: Quantization) -> Iterator[str]:
     if len(quant.schemes) > 1 and quant.effective_bits is not None:
         yield f"{digits(quant.effective_bits)} bits per weight over all"
     if quant.unquantized:
-        yield f"in floats: {some(quant.unquantized)}"
+        yield f"in floats: {some(tuple(short(name, layers) for name in quant.unquantized))}"
     if quant.kv is not None:
         yield f"KV cache {quant.kv.kind}{quant.kv.bits} per {quant.kv.strategy}"
 
@@ -119,7 +138,8 @@ def quantization_words(quant: Quantization) -> Iterator[str]:
 def scheme_words(use: SchemeUse) -> str:
     """ "awq gemm 4-bit int, group 128, zero points, 4.16 bits per weight"."""
     scheme = use.scheme
-    words = [f"{scheme.format} {scheme.layout}".strip() + f" {scheme.bits}-bit {scheme.kind}"]
+    layout = f" {scheme.layout}" if scheme.layout not in ("", scheme.format) else ""
+    words = [f"{scheme.format}{layout} {scheme.bits}-bit {scheme.kind}"]
     if scheme.block is not None:
         words.append(f"blocks of {scheme.block[0]}x{scheme.block[1]}")
     elif scheme.group_size is not None and scheme.group_size > 0:
@@ -133,6 +153,18 @@ def scheme_words(use: SchemeUse) -> str:
     if scheme.activation is not None:
         words.append(f"{scheme.activation} {scheme.activation_bits or 16}-bit activations")
     return ", ".join([*words, f"{digits(use.effective_bits)} bits per weight"])
+
+
+def layers_of(result: InspectResult) -> int:
+    return result.model.config.layers if result.model is not None else 0
+
+
+def short(name: str, layers: int) -> str:
+    """ "model.layers.3-60.mlp.gate" -> "mlp.gate (layers 3-60)", without the range where it is all of them."""
+    found = LAYERS.fullmatch(name)
+    if found is None:
+        return name.removeprefix("model.")
+    return found[2] if found[1] == f"0-{layers - 1}" else f"{found[2]} (layers {found[1]})"
 
 
 def some(names: tuple[str, ...]) -> str:
@@ -156,12 +188,16 @@ def where_the_bytes_are(result: InspectResult, width: int, unicode: bool) -> Ite
     if not whole:
         yield "no tensors"
         return
-    unit = unit_for(max(share.nbytes for share in result.shares))
-    figures = column([share.nbytes for share in result.shares], unit)
+    unit = unit_for(result.shares[0].nbytes)
+    large = [share.nbytes if share.nbytes >= 0.05 * 1024 ** UNITS.index(unit) else None for share in result.shares]
+    figures = [
+        size(share.nbytes) if figure == "-" else f"{figure} {unit}"
+        for share, figure in zip(result.shares, column(large, unit), strict=True)
+    ]
     names = [COMPONENTS.get(share.name, share.name) for share in result.shares]
     label = max(LABEL, max(map(len, names)) + 2)
     figure_width = max(map(len, figures))
-    room = max(width - label - figure_width - len(unit) - 12, 8)
+    room = max(width - label - figure_width - 11, 8)
     largest = result.shares[0].nbytes
     yield Span("where the bytes are", "bold")
     for name, share, figure in zip(names, result.shares, figures, strict=True):
@@ -170,7 +206,7 @@ def where_the_bytes_are(result: InspectResult, width: int, unicode: bool) -> Ite
             f"{name:<{label}}",
             Span(filled, "accent"),
             " " * (room - len(filled)),
-            f"  {figure:>{figure_width}} {unit}  {percent(share.nbytes, whole):>7}",
+            f"  {figure:>{figure_width}}  {percent(share.nbytes, whole):>7}",
         ]
 
 
@@ -217,8 +253,9 @@ def why_not(sizes: tuple[Size, ...], width: int) -> Iterator[Line]:
 
 
 def ranks_table(result: InspectResult) -> Iterator[Line]:
-    """Every rank of the mesh asked, equal neighbours folded."""
-    assert result.plan is not None
+    """The ranks of the mesh asked, where they differ; equal neighbours are folded."""
+    if result.plan is None:
+        return
     groups: list[tuple[list[int], tuple[int, int, int, int]]] = []
     for rank in result.plan.ranks():
         figures = (rank.disk_bytes, rank.weight_bytes, rank.kv_bytes_per_token, rank.kv_state_bytes_per_sequence)
@@ -226,6 +263,9 @@ def ranks_table(result: InspectResult) -> Iterator[Line]:
             groups[-1][0].append(rank.rank)
         else:
             groups.append(([rank.rank], figures))
+    if len(groups) == 1:
+        return
+    yield ""
     head: list[Cell] = [Span(result.plan.mesh.label(), "bold"), "reads", "weights", f"KV / {TOKENS} tokens", "state"]
     rows: list[list[Cell]] = [head]
     for ranks, (disk, weight, kv, state) in groups:

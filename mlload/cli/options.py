@@ -5,6 +5,7 @@ vLLM's own spellings are accepted beside ours: what people have in their scripts
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import click
@@ -79,3 +80,10 @@ def source_or_here(typed: str | None, command: str) -> str:
         "no SOURCE given, and the current folder holds neither a config.json nor weights",
         hint=f"mlload {command} FOLDER, or mlload demo to have something to try",
     )
+
+
+def answer_once(ctx: click.Context) -> None:
+    """No garbage collection until the command ends: it would only walk 100,000 tensors that are all in use."""
+    if gc.isenabled():
+        gc.disable()
+        ctx.call_on_close(gc.enable)

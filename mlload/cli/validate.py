@@ -56,6 +56,7 @@ def command(
     from mlload.profiles import load, parse_engine
     from mlload.profiles.gpus import find
 
+    options.answer_once(ctx)
     out: Output = ctx.obj
     meshes = tuple(
         Mesh(tp=tensor, pp=stages, ep=ep)
