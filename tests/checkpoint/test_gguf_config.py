@@ -97,6 +97,8 @@ def test_names_are_those_of_the_gguf_package(architecture: str, model_type: str)
     assert table is not None
     compared = 0
     for spec in table.params(ConfigView({"model_type": model_type, "num_hidden_layers": 1})):
+        if spec.optional:
+            continue
         module = spec.module.replace("{layer}", "0")
         # The package knows stacked experts without a number, Mixtral's with any.
         theirs = names.get_name(module.replace(".{expert}", "")) or names.get_name(module.replace("{expert}", "0"))

@@ -54,7 +54,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "qwen_hybrid": ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"),
     "gemma4": ("gemma4", "gemma4_text"),
     "llama4": ("llama4", "llama4_text"),
-    "llava": ("llava", "mistral3", "internvl", "gemma3"),
+    "llava": ("llava", "mistral3", "internvl", "internvl_chat", "gemma3"),
     "minimax": ("minimax_m2",),
     "nemotron_nas": ("nemotron-nas",),
     "encoders": ("bert", "roberta", "xlm-roberta", "camembert"),
@@ -68,13 +68,18 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
+# Families whose base classes, without an output head, are published as embedding models.
+HEADLESS = ("llama", "mistral", "qwen", "gemma")
+
+
 def model_types() -> tuple[str, ...]:
     """Every model type that has a table."""
     return tuple(model_type for types in FAMILIES.values() for model_type in types)
 
 
 def find(config: ConfigView, *, text: bool = False) -> Architecture | None:
-    """The table for a config's model type, or None where there is none (see `inferred`).
+    """The table for a config's model type, or None where there is none (see `inferred`), for the whole of it or for
+    the language model that it nests.
 
     text: look for the language model inside a composite config
     """
@@ -83,4 +88,9 @@ def find(config: ConfigView, *, text: bool = False) -> Architecture | None:
     if family is None:
         return None
     rows: tuple[Architecture, ...] = import_module(f"{__name__}.{family}").ARCHITECTURES
-    return next(row for row in rows if row.model_type == model_type)
+    found = next(row for row in rows if row.model_type == model_type)
+    if family in HEADLESS and not text and config.architectures:
+        from mlload.plan.architectures.base_model import as_base_model, is_base_class
+
+        return as_base_model(found) if is_base_class(config.architectures[0]) else found
+    return found

@@ -5,12 +5,20 @@ from __future__ import annotations
 from tests.plan.architecture_cases.case import Case, bare, small
 
 CASES: dict[str, tuple[Case, ...]] = {
-    "llama": (small(), small(head_dim=20, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    "llama": (
+        small(architectures=["LlamaForCausalLM"]),
+        small(architectures=["LlamaModel"], class_name="LlamaModel"),
+        small(head_dim=20, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    ),
     "mistral": (small(), small(head_dim=20, sliding_window=8, tie_word_embeddings=True)),
     "ministral": (small(head_dim=12), small(head_dim=20, tie_word_embeddings=True)),
     "ministral3": (small(), small(head_dim=20, tie_word_embeddings=True)),
     "qwen2": (small(), small(tie_word_embeddings=True, use_sliding_window=True, max_window_layers=1)),
-    "qwen3": (small(), small(head_dim=20, attention_bias=True, tie_word_embeddings=True)),
+    "qwen3": (
+        small(),
+        small(head_dim=20, attention_bias=True, tie_word_embeddings=True),
+        small(architectures=["Qwen3Model"], class_name="Qwen3Model"),
+    ),
     "gemma": (small(), small(head_dim=20, attention_bias=True, tie_word_embeddings=False)),
     "gemma2": (small(), small(head_dim=20, attention_bias=True, tie_word_embeddings=False)),
     "gemma3_text": (small(), small(head_dim=20, attention_bias=True, tie_word_embeddings=False)),
