@@ -16,5 +16,5 @@ show() { # show EXPECTED-EXIT-CODE COMMAND...
 
 show 0 mlload demo demo
 show 0 mlload inspect demo
-show 0 mlload validate demo --tp 1,2 --gpu cc:9.0
-show 1 mlload validate demo --tp 3 --gpu cc:9.0
+show 0 mlload validate demo --tp 1,3 --gpu cc:9.0
+show 1 mlload validate demo --tp 2 --gpu cc:9.0

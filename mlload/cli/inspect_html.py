@@ -120,14 +120,15 @@ def where_the_bytes_are(result: InspectResult, colours: Mapping[str, int]) -> It
         yield "<p>No tensors.</p>"
         return
     yield stacked({share.name: share.nbytes for share in result.shares}, whole, colours, tall=True)
-    yield "<table>"
+    yield '<div class="scroll"><table>'
     for share in result.shares:
         parameters = "" if share.parameters is None else f"{count(share.parameters)} parameters"
         yield (
             f"<tr><td>{dot(colours[share.name])}{escape(COMPONENTS.get(share.name, share.name))}</td>"
-            f"<td>{parameters}</td><td>{size(share.nbytes)}</td><td>{escape(percent(share.nbytes, whole))}</td></tr>"
+            f'<td class="extra">{parameters}</td><td>{size(share.nbytes)}</td>'
+            f"<td>{escape(percent(share.nbytes, whole))}</td></tr>"
         )
-    yield "</table>"
+    yield "</table></div>"
 
 
 def sizes(result: InspectResult) -> Iterator[str]:
@@ -159,14 +160,14 @@ def ranks(plan: Plan, colours: Mapping[str, int]) -> Iterator[str]:
         else:
             groups.append(([rank.rank], rank.by_component))
     largest = max((sum(parts.values()) for _, parts in groups), default=0)
-    yield "<table>"
+    yield '<div class="scroll"><table>'
     for numbers, parts in groups[:RANKS_DRAWN]:
         label = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {fold_numbers(numbers)}, each"
         yield (
             f'<tr><td>{label}</td><td class="wide">{stacked(parts, largest, colours)}</td>'
             f"<td>{size(sum(parts.values()))}</td></tr>"
         )
-    yield "</table>"
+    yield "</table></div>"
     if len(groups) > RANKS_DRAWN:
         yield f"<p>and {len(groups) - RANKS_DRAWN} more groups of ranks</p>"
     names = dict.fromkeys(name for _, parts in groups for name in parts)
@@ -187,7 +188,7 @@ def facts(result: InspectResult) -> Iterator[str]:
             rows.append(("inferred", "the model type is not in the tables; guessed from tensor names and shapes"))
     if result.quantization is not None:
         rows.append(("quantized", "; ".join(quantization_words(result.quantization, layers_of(result)))))
-        rows += [("evidence", text) for text in result.quantization.evidence]
+        rows += [("" if at else "evidence", text) for at, text in enumerate(result.quantization.evidence)]
     yield "<dl>"
     for term, text in rows:
         yield f"<dt>{term}</dt><dd>{escape(text)}</dd>"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mlload.checkpoint.finding import Hint
 from mlload.cli.describe import model_words
-from mlload.cli.findings_text import capped, finding_lines, summary
+from mlload.cli.findings_text import capped, finding_lines, sentence, summary
 from mlload.cli.inspect_facts import Files, Quantization, SchemeUse
 from mlload.cli.inspect_result import InspectResult, Size, TensorRow
 from mlload.cli.layout import Cell, bar, cells, shorten, table, wrap
@@ -224,7 +224,8 @@ def per_rank(result: InspectResult, width: int) -> Iterator[Line]:
         values = [getattr(entry, figure) * times if entry.works else None for entry in result.sizes]
         return [label, *column(values, units[unit]), units[unit]]
 
-    head: list[Cell] = [Span("per rank", "bold"), *(entry.mesh.label() for entry in result.sizes), ""]
+    rest = result.sizes[0].mesh._replace(tp=1).label().removeprefix("tp 1")
+    head: list[Cell] = [Span(f"per rank{rest}", "bold"), *(f"tp {entry.mesh.tp}" for entry in result.sizes), ""]
     starts: list[Cell] = ["works"]
     starts += [Span("yes", "good") if entry.works else Span("no", "bad") for entry in result.sizes]
     rows: list[list[Cell]] = [head, [*starts, ""]]
@@ -250,6 +251,11 @@ def why_not(sizes: tuple[Size, ...], width: int) -> Iterator[Line]:
         lines = wrap(f"{where}: {text}", width, " " * (len(code) + 2))
         yield [Span(code, "bad"), lines[0][len(code) :]]
         yield from lines[1:]
+    hints = [
+        hint for entry in sizes for finding in entry.errors for hint in finding.hints if hint.needs == "these files"
+    ]
+    if hints:
+        yield from wrap(sentence(hints[0].what), width)
 
 
 def ranks_table(result: InspectResult) -> Iterator[Line]:

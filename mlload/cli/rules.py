@@ -14,14 +14,14 @@ from mlload.cli.layout import wrap
 from mlload.cli.output import Line, Output, Span
 
 # Modules with `CODES`: code -> (title, what it means and what to do).
-TABLES = tuple(f"mlload.{package}.codes" for package in ("checkpoint", "plan", "quant", "profiles"))
+TABLES = tuple(f"mlload.{package}.codes" for package in ("checkpoint", "plan", "quant", "profiles", "kernels.choice"))
 
 FAMILIES = {
     "AR": "Architecture",
     "CF": "Config",
     "EN": "Engine",
     "FI": "Files",
-    "KR": "Kernels",
+    "KN": "Kernels",
     "ME": "Memory",
     "QT": "Quantization",
     "TN": "Tensors",
