@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from tools import real_model, skeleton
+from tools import real_model
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -117,7 +117,7 @@ def measure(command: Sequence[str], environment: dict[str, str]) -> Run:
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode not in (0, 1):
+        if process.returncode != 0:
             said.seek(0)
             raise SystemExit(
                 f"{' '.join(command)[:200]} ended with {process.returncode}: {said.read().decode()[-2000:]}"
@@ -172,7 +172,9 @@ def main() -> None:
         folder = scratch / "hub" / "acme" / "deepseek-v3"
         if "deepseek-v3" in wanted or "hub" in wanted:
             folder.parent.mkdir(parents=True)
-            skeleton.write_listed("deepseek-v3", folder)
+            # In a process of its own: what this one has held counts as its children's peak.
+            command = [sys.executable, "-m", "tools.skeleton", "deepseek-v3", str(folder)]
+            subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
         if "smollm2" in wanted:
             small(cases)
         if "deepseek-v3" in wanted:

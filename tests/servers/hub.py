@@ -114,6 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
     protocol_version = "HTTP/1.1"
     timeout = 30
+    disable_nagle_algorithm = True  # headers and body are two writes: the second would wait for an ACK
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -9,7 +9,6 @@ resumed where it broke, and that no answer is read beyond what was asked for.
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,10 +102,12 @@ class HttpClient:
         raise Unreachable(cause)
 
     def _wait(self, attempt: int, answer: Answer | None) -> float:
+        from random import uniform
+
         asked = answer.headers.get("retry-after", "") if answer is not None else ""
         if asked.isdigit():
             return min(float(asked), LONGEST_WAIT_SECONDS)
-        return float(self.backoff * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))
+        return float(self.backoff * 2 ** (attempt - 1) * uniform(0.75, 1.25))
 
     def _redirected(self, url: str, headers: dict[str, str], start: int, length: int | None) -> Answer:
         host = urlsplit(url).netloc
