@@ -37,10 +37,15 @@ class Headers:
     findings: list[Finding] = field(default_factory=list)
     fingerprint: str = ""
 
+    def add(self, other: Headers) -> None:
+        """Take in the tensors of other files; findings and fingerprint stay apart."""
+        self.by_file.update(other.by_file)
+        self.unread |= other.unread
+        self.metadata.update(other.metadata)
+
 
 def read_headers(
     source: Source,
-    form: str,
     names: Sequence[str],
     listing: Sequence[SourceFile],
     numbers: dict[str, int],

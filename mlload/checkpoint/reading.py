@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mlload.checkpoint import index as indexes
 from mlload.checkpoint import side_files
@@ -56,8 +57,12 @@ def _read(source: Source) -> Checkpoint:
     problems += found
     used, stray = _divide(choice, index, listing)
     numbers = {file.name: position for position, file in enumerate(listing)}
-    headers = read_headers(source, choice.format, [*used, *stray], listing, numbers, index)
+    headers = read_headers(source, used, listing, numbers, index)
     problems += headers.findings
+    beside = read_headers(source, stray, listing, numbers, None)
+    # No engine reads these: what is wrong with them stops nothing.
+    problems += [replace(finding, severity="warning") for finding in beside.findings]
+    headers.add(beside)
     union = unite(source, choice, index, used, stray, listing, headers)
     problems += union.findings
     config = json_files.get("config.json")

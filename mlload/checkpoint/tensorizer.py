@@ -31,20 +31,13 @@ LONG_SHAPES = 5  # the entry version from which dimensions take 8 bytes
 _HEADER = struct.Struct("<5sI32sQ8xQQ")
 _PLACE = struct.Struct("<3Q")
 
-_DTYPES: dict[str, str] = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
+_TORCH: dict[str, str] = {
     "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-    "complex64": "C64",
     "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
 }
 _NUMPY: dict[str, str] = {
     "f8": "F64",
@@ -148,8 +141,9 @@ def _entries(
 
 
 def dtype_name(text: str) -> str:
-    """safetensors' name for a dtype written as numpy's ("<f4") or, for what numpy lacks, as
-    "torch.bfloat16" followed by NUL and the numpy type that carries it; others stay as they are."""
-    opaque = text.partition("\0")[0]
-    short = opaque.removeprefix("torch.")
-    return _DTYPES.get(short) or _NUMPY.get(short.lstrip("<>=|"), short.upper())
+    """safetensors' name for a dtype written as numpy's ("<f4") or, for what numpy lacks, as the numpy type
+    that carries it, NUL and torch's name ("<V2\\0torch.bfloat16"); others stay as they are."""
+    numpy_name, _, torch_name = text.partition("\0")
+    if torch_name:
+        return _TORCH.get(torch_name.removeprefix("torch."), torch_name)
+    return _NUMPY.get(numpy_name.lstrip("<>=|"), numpy_name)
