@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from pathlib import Path
 
 from mlload.cli.rules import all_rules
@@ -12,11 +11,6 @@ from tests.cli.conftest import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = re.compile(r"""["']([A-Z]{2}[0-9]{3})["']""")
-
-
-def test_the_page_is_made_from_the_texts() -> None:
-    page = runpy.run_path(str(ROOT / "tools" / "rules_doc.py"))["page"]()
-    assert (ROOT / "docs" / "rules.md").read_text(encoding="utf-8") == page
 
 
 def test_every_code_in_the_source_is_explained() -> None:
