@@ -11,7 +11,7 @@ from typing import Any
 
 from mlload.checkpoint.tensor import TensorRef
 
-# `general.architecture` -> model_type. A llama with experts is a mixtral.
+# `general.architecture` -> model_type, for the types whose names `gguf_names` knows. A llama with experts is a mixtral.
 MODEL_TYPES: dict[str, str] = {
     "llama": "llama",
     "qwen2": "qwen2",
@@ -22,6 +22,20 @@ MODEL_TYPES: dict[str, str] = {
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
     "phi3": "phi3",
+    "arcee": "arcee",
+    "command-r": "cohere",
+    "ernie4_5": "ernie4_5",
+    "exaone4": "exaone4",
+    "glm4": "glm4",
+    "granite": "granite",
+    "mistral3": "ministral3",
+    "nemotron": "nemotron",
+    "olmo2": "olmo2",
+    "olmoe": "olmoe",
+    "seed_oss": "seed_oss",
+    "smollm3": "smollm3",
+    "stablelm": "stablelm",
+    "starcoder2": "starcoder2",
 }
 
 # Key after "<architecture>." -> config field.
@@ -33,7 +47,6 @@ FIELDS: dict[str, str] = {
     "attention.head_count": "num_attention_heads",
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "attention.sliding_window": "sliding_window",
     "rope.freq_base": "rope_theta",
     "expert_count": "num_experts",

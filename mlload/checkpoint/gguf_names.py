@@ -34,6 +34,10 @@ _FOUR_NORMS: dict[str, str] = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_TWO_NORMS_AFTER: dict[str, str] = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 _BY_TYPE: dict[str, dict[str, str]] = {
     "mixtral": {
         "ffn_gate_inp": "block_sparse_moe.gate",
@@ -44,6 +48,15 @@ _BY_TYPE: dict[str, dict[str, str]] = {
     "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "gemma2": _FOUR_NORMS,
     "gemma3_text": _FOUR_NORMS,
+    "olmo2": _TWO_NORMS_AFTER,
+    "exaone4": _TWO_NORMS_AFTER,
+    "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
+    "glm4": {
+        "post_attention_norm": "post_self_attn_layernorm",
+        "post_ffw_norm": "post_mlp_layernorm",
+        "ffn_up": "mlp.gate_up_proj",
+    },
+    "starcoder2": {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
 }
 _BLOCK = re.compile(r"blk\.(\d+|\{layer\})\.(\w+)$")
 _LAYER = re.compile(r"model\.layers\.(\d+|\{layer\})\.(.+)$")
@@ -51,7 +64,9 @@ _LAYER = re.compile(r"model\.layers\.(\d+|\{layer\})\.(.+)$")
 
 def layer_names(model_type: str) -> dict[str, str]:
     """GGUF's name within a layer -> Hugging Face's. Stacked experts have "{expert}" where theirs are apart."""
-    return _COMMON | _BY_TYPE.get(model_type, {})
+    own = _BY_TYPE.get(model_type, {})
+    taken = set(own.values())
+    return {theirs: ours for theirs, ours in _COMMON.items() if ours not in taken} | own
 
 
 def hf_module(name: str, model_type: str) -> str | None:

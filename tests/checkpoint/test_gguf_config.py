@@ -81,7 +81,8 @@ def test_fields_are_those_that_transformers_reads(architecture: str) -> None:
     if theirs is None:
         pytest.skip(f"transformers does not read {architecture}")
     for key, field in theirs.items():
-        if field is None or key == "rope.dimension_count":  # read where nothing better is there
+        # rope.dimension_count is read where nothing better is there, and no size hangs on an epsilon.
+        if field is None or key == "rope.dimension_count" or "epsilon" in key:
             continue
         assert FIELDS[key] == field
 
@@ -103,7 +104,7 @@ def test_names_are_those_of_the_gguf_package(architecture: str, model_type: str)
         # The package knows stacked experts without a number, Mixtral's with any.
         theirs = names.get_name(module.replace(".{expert}", "")) or names.get_name(module.replace("{expert}", "0"))
         if theirs is None:
-            assert spec.alias_of  # Gemma's GGUF has no head
+            assert spec.alias_of  # no head: Gemma, Cohere
             continue
         assert gguf_module(module, model_type) == theirs
         assert hf_module(theirs, model_type) == module

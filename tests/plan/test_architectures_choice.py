@@ -62,3 +62,10 @@ def test_case_38_the_metadata_of_a_gguf_wins_over_a_config_beside_it() -> None:
 def test_a_gguf_that_does_not_say_what_it_is_falls_back_on_the_config_beside_it() -> None:
     config, _ = choose(checkpoint({"model_type": "llama"}, names=("token_embd.weight",), format="gguf"))
     assert config.model_type == "llama"
+
+
+def test_a_gguf_whose_names_are_not_known_is_inferred() -> None:
+    files = {"a.gguf": {"general.architecture": "bloom"}}
+    config, architecture = choose(checkpoint({}, names=("blk.0.attn_qkv.weight",), format="gguf", metadata=files))
+    assert config.model_type == "bloom"
+    assert architecture.inferred

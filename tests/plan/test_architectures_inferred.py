@@ -205,6 +205,10 @@ def test_numbers_in_names(module: str, expected: tuple[str, int | None, int | No
         ("model.layers.{layer}.mlp.gate", "router", "router"),
         ("model.visual.blocks.{layer}.attn.proj", "out", "vision"),
         ("audio_tower.layers.{layer}.fc1", "up", "audio"),
+        ("blk.{layer}.attn_output", "out", "attention"),
+        ("blk.{layer}.ffn_down", "down", "mlp"),
+        ("blk.{layer}.ffn_gate_exps", "gate", "experts"),
+        ("blk.{layer}.ffn_up_shexp", "up", "shared_expert"),
         ("model.layers.{layer}.strange", "", "other"),
     ],
 )

@@ -23,11 +23,16 @@ def choose(checkpoint: Checkpoint) -> tuple[ConfigView, Architecture]:
     """Config and architecture. Raises MlloadError when there is nothing to go by."""
     config = config_of(checkpoint)
     architecture = find(config)
-    if architecture is not None:
-        if checkpoint.format == "gguf":
-            from mlload.plan.architectures.gguf import as_gguf
+    if architecture is not None and checkpoint.format == "gguf":
+        from mlload.plan.architectures.gguf import as_gguf
 
-            return config, as_gguf(architecture)
+        # Of other types GGUF's names are not known here: they are guessed.
+        architecture = as_gguf(architecture) if config.model_type in _gguf_types() else None
+    if architecture is not None:
+        if architecture.variants:
+            from mlload.plan.architectures.layout import fitting
+
+            return config, fitting(architecture, config, checkpoint.tensors)
         return config, architecture
     if not checkpoint.tensors:
         raise MlloadError(
@@ -37,3 +42,9 @@ def choose(checkpoint: Checkpoint) -> tuple[ConfigView, Architecture]:
     from mlload.plan.architectures.inferred import infer
 
     return config, infer(checkpoint, config)
+
+
+def _gguf_types() -> frozenset[str]:
+    from mlload.checkpoint.gguf_config import MODEL_TYPES
+
+    return frozenset(MODEL_TYPES.values()) | {"mixtral"}
