@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mlload.checkpoint.tensor import TensorRef
-from mlload.quant.formats.tensors import tensor_name
+from mlload.quant.formats.tensors import is_joined, tensor_name
 
 FLOAT_DTYPES = frozenset({"F16", "BF16", "F32", "F64"})
 
@@ -48,11 +48,11 @@ SUFFIXES = (
     "weight.nested_quant_map",
     "weight.quant_state.bitsandbytes__nf4",
     "weight.quant_state.bitsandbytes__fp4",
-    "weight_qdata",
     "_weight_qdata",
+    "_weight_scale",
+    "_weight_zero_point",
     "weight.qdata",
     "weight.scale",
-    "qdata",
     "scale",
     "bias",
     "_bias",
@@ -73,7 +73,7 @@ ANCHORS: dict[str, str] = {
     "biases": "biases",
     "qdata": "weight.qdata",
     "_weight_qdata": "_weight_qdata",
-    "weight_qdata": "weight_qdata",
+    "scale": "scale",
 }
 JOINED_ANCHOR = "_blocks"
 
@@ -98,11 +98,8 @@ class Census:
         last = {kind.suffix for kind in self.kinds}
         # Suffixes worth looking up: those whose last component occurs at all.
         joined = any(name.endswith(JOINED_ANCHOR) for name in last)
-        self.suffixes = tuple(
-            s
-            for s in SUFFIXES
-            if (s.rpartition(".")[2] in last) or (s.startswith("_") and joined) or (s == "" and joined) or s in last
-        )
+        self.suffixes = tuple(s for s in SUFFIXES if s.rpartition(".")[2] in last or (joined and is_joined(s)))
+        self.ends = tuple((suffix, tensor_name("", suffix)) for suffix in self.suffixes)
 
     def anchors(self) -> list[tuple[str, Kind, list[str]]]:
         """(suffix after the module, kind, names) of each kind that marks a quantized linear."""
@@ -120,7 +117,7 @@ class Census:
     def linear(self, module: str) -> dict[str, TensorRef]:
         """The tensors of one linear, by suffix after its path."""
         tensors = self.tensors
-        return {s: ref for s in self.suffixes if (ref := tensors.get(tensor_name(module, s))) is not None}
+        return {s: ref for s, end in self.ends if (ref := tensors.get(module + end)) is not None}
 
     def count(self, dtypes: Iterable[str]) -> int:
         """Tensors of any of these dtypes."""
@@ -130,7 +127,7 @@ class Census:
 
 def module_of(name: str, suffix: str) -> str:
     """The path of a linear from one of its tensors' names."""
-    return name[: len(name) - len(suffix) - (0 if suffix.startswith("_") else 1)]
+    return name[: len(name) - len(suffix) - (0 if is_joined(suffix) else 1)]
 
 
 def place(modules: Sequence[str]) -> str:

@@ -50,7 +50,11 @@ def declarations(config: Mapping[str, Any], json_files: Mapping[str, Any]) -> It
             block = scope.get(key)
             if isinstance(block, dict) and block:
                 method, seen = method_of(block)
-                yield Declaration(method, lifted(block), where or "config.json", seen)
+                fields = lifted(block)
+                if isinstance(scope.get("expert_dtype"), str):
+                    # Said of the model, meant for the method: experts narrower than the rest.
+                    fields.setdefault("expert_dtype", scope["expert_dtype"])
+                yield Declaration(method, fields, where or "config.json", seen)
                 found = True
     block = config.get("quantization")
     if not found and isinstance(block, dict) and "bits" in block and "group_size" in block:

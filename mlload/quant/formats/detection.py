@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import Finding
 from mlload.checkpoint.tensor import TensorRef
-from mlload.quant.formats import disagreements, kv, registry
+from mlload.quant.formats import coverage, disagreements, kv, registry
 from mlload.quant.formats.census import FLOAT_DTYPES, Census, module_of
 from mlload.quant.formats.declaration import Declaration, declarations
 from mlload.quant.formats.disagreements import Seen
@@ -65,6 +66,7 @@ def detect(checkpoint: Checkpoint) -> tuple[QuantSpec | None, tuple[Finding, ...
     else:
         findings += disagreements.of_declaration(declared, found[1:])
         findings += disagreements.of_content(declared, seen)
+        findings += coverage.dead_entries(declared, census)
     scales = kv.stored_scales(checkpoint.tensors) if _has_kv_scales(census) else {}
     config = declared.config if declared else {}
     kv_scheme = kv.declared(config) or _kv_from(scales)
@@ -151,6 +153,7 @@ class _Content:
         names = (first, *ORDER) if first and first not in ("gguf",) else ORDER
         self.formats = [registry.get(name) for name in dict.fromkeys(names)]
         self.memo: dict[tuple[Any, ...], Scheme | None] = {}
+        self.complete = lru_cache(maxsize=4096)(_completed)
 
     def classify(self, tensors: Mapping[str, TensorRef]) -> Scheme | None:
         """The scheme of one linear's tensors; None for a plain one."""
@@ -169,13 +172,17 @@ class _Content:
         if not tensors or set(tensors) <= {"bias", "_bias"}:
             return self.resolver(module)
         scheme = self.classify(tensors)
-        return scheme if scheme is None else _completed(scheme, self.resolver(module))
+        return scheme if scheme is None else self.complete(scheme, self.resolver(module))
 
     def look(self) -> list[Seen]:
         """One entry for each kind of quantized linear."""
         entries: list[Seen] = []
+        looked: set[str] = set()
         for suffix, kind, names in self.census.anchors():
             module = module_of(names[0], suffix)
+            if module in looked:
+                continue
+            looked.add(module)
             tensors = self.census.linear(module)
             scheme = self.classify(tensors)
             if scheme is not None:
@@ -219,15 +226,7 @@ def _method(declared: Declaration | None, seen: list[Seen]) -> str:
 
 
 def _ignored(config: Mapping[str, Any]) -> tuple[str, ...]:
-    return strings(
-        config,
-        "ignore",
-        "ignored_layers",
-        "modules_to_not_convert",
-        "exclude_modules",
-        "exclude",
-        "llm_int8_skip_modules",
-    )
+    return strings(config, *coverage.IGNORE_KEYS)
 
 
 def _has_kv_scales(census: Census) -> bool:

@@ -17,7 +17,7 @@ LARGE = 1 << 20
 SCALE_BITS = {"fp8": 32, "modelopt": 32, "quark": 32}
 
 KERNEL_LAYOUTS = frozenset(
-    {"marlin", "bitblas", "exllama", "gemv", "gemv_fast", "marlin-24", "sparse-bitmask", "sparse-24-bitmask"}
+    {"marlin", "bitblas", "exllama", "gemv", "gemv_fast", "marlin-24", "sparse-bitmask", "sparse-24-bitmask", "opaque"}
 )
 
 

@@ -99,9 +99,12 @@ def unit(specs: tuple[TensorSpec, ...], axis: CutAxis) -> int:
 
 def tensor_name(path: str, suffix: str) -> str:
     """Name of a stored tensor of the linear at `path`."""
-    if not suffix or suffix.startswith("_"):
-        return path + suffix
-    return f"{path}.{suffix}"
+    return path + suffix if is_joined(suffix) else f"{path}.{suffix}"
+
+
+def is_joined(suffix: str) -> bool:
+    """Whether a suffix follows the path without a dot: gpt-oss's "_blocks" does, torchao's "_weight_qdata" does not."""
+    return not suffix or (suffix.startswith("_") and not suffix.startswith("_weight_"))
 
 
 def stored_shape(ref: TensorRef) -> tuple[int, ...]:

@@ -1,0 +1,130 @@
+"""Lists in a config against the tensors there are: entries that name nothing, weights that nothing names."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from mlload.checkpoint.finding import Finding, Hint
+from mlload.quant.formats import matching
+from mlload.quant.formats.census import Census, place
+from mlload.quant.formats.declaration import Declaration
+from mlload.quant.formats.fields import mapping, strings
+from mlload.quant.spec import QuantSpec
+
+IGNORE_KEYS = (
+    "ignore",
+    "ignored_layers",
+    "modules_to_not_convert",
+    "exclude_modules",
+    "exclude",
+    "llm_int8_skip_modules",
+)
+
+
+def dead_entries(declared: Declaration, census: Census) -> Iterator[Finding]:
+    """Ignore entries and per-module settings that name no tensor.
+
+    Only full paths are judged: patterns and short names are habits of recipes ("lm_head", "re:.*mtp.*") that
+    many healthy checkpoints have nothing for.
+    """
+    exists = _existence(census)
+    wrapped, dead = [], []
+    for entry in _literal(strings(declared.config, *IGNORE_KEYS)):
+        short = matching.without_wrapper(entry)
+        if exists(entry):
+            continue
+        if short != entry and exists(short):
+            wrapped.append(entry)
+        else:
+            dead.append(entry)
+    if wrapped:
+        yield Finding(
+            "QT010",
+            "warning",
+            "starts",
+            declared.where,
+            f"{len(wrapped)} ignore entries end in a quantizer's own name and match no tensor, for example "
+            f"{wrapped[0]!r} where the module is {matching.without_wrapper(wrapped[0])!r}: the engine takes these "
+            "modules for quantized",
+            {"entries": len(wrapped)},
+            (Hint("take the endings off: " + ", ".join(sorted({_ending(entry) for entry in wrapped}))),),
+        )
+    if dead:
+        yield Finding(
+            "QT010",
+            "info",
+            "starts",
+            declared.where,
+            f"{len(dead)} ignore entries match no tensor: {place(dead)}",
+            {"entries": len(dead)},
+        )
+    unused = [name for name in _literal(_settings(declared.config)) if not exists(name)]
+    if unused:
+        yield Finding(
+            "QT015",
+            "warning",
+            "starts",
+            declared.where,
+            f"{len(unused)} per-module settings match no tensor: {place(unused)}; the default applies where they "
+            "were meant to",
+            {"settings": len(unused)},
+        )
+
+
+def uncovered(spec: QuantSpec, declares: Callable[[str], object | None], plain: Iterable[str]) -> Iterator[Finding]:
+    """Modules that are stored plain although neither an ignore list nor the targets leave them out.
+
+    declares: the config's own answer for a module (a format's `declare(config)`)
+    plain:    modules that the engine would ask a method for, and whose weight is not quantized
+    """
+    bare = [module for module in plain if declares(module) is not None]
+    if bare:
+        yield Finding(
+            "QT011",
+            "error",
+            "starts",
+            place(bare),
+            f"{len(bare)} linears are stored plain and {spec.declared_in or 'the config'} does not exclude them: the "
+            f"engine expects {spec.method} tensors for them",
+            {"modules": len(bare)},
+            (Hint("name them in the ignore list"),),
+        )
+
+
+def _literal(entries: Iterable[str]) -> Iterator[str]:
+    """Entries that are full paths into the layers."""
+    for entry in entries:
+        if not set(entry) & set("*?[]^$|\\()") and not entry.startswith("re:"):
+            if any(part.isdigit() for part in entry.split(".")) and len(entry) < 512:
+                yield entry
+
+
+def _settings(config: Mapping[str, Any]) -> list[str]:
+    names = [*mapping(config, "quantized_layers"), *mapping(config, "extra_config")]
+    names += mapping(config, "layer_quant_config")
+    names += [key for key, value in config.items() if "." in key and isinstance(value, dict)]
+    for group in mapping(config, "config_groups").values():
+        names += strings(group, "targets") if isinstance(group, dict) else ()
+    return [str(name) for name in names]
+
+
+def _ending(entry: str) -> str:
+    return entry[len(matching.without_wrapper(entry)) :]
+
+
+def _existence(census: Census) -> Callable[[str], bool]:
+    """Whether a tensor has this name, or lies below it."""
+    tensors = census.tensors
+    names: list[str] = []
+
+    def exists(entry: str) -> bool:
+        if f"{entry}.weight" in tensors or entry in tensors:
+            return True
+        if not names:
+            names.extend(sorted(tensors))
+        at = bisect_left(names, entry + ".")
+        return at < len(names) and names[at].startswith(entry + ".")
+
+    return exists
