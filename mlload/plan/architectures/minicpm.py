@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from mlload.checkpoint.config import ConfigView
@@ -18,9 +19,11 @@ dense = decoder(qkv_bias="attention_bias", out_bias="attention_bias")
 
 
 def moe(c: ConfigView) -> Iterator[ParamSpec]:
+    """vLLM's class keeps these experts as bare parameters, which no quantization method sees."""
     layers = range(c.layers)
     yield router(c, layers)
-    yield from experts(c, layers, names=("w1", "w3", "w2"), width=c.intermediate)
+    for spec in experts(c, layers, names=("w1", "w3", "w2"), width=c.intermediate, kind=""):
+        yield replace(spec, quantized=False, engine=f"{LAYER}.mlp.{'w2s' if spec.style == 'row' else 'ws'}")
 
 
 sparse = decoder(qkv_bias="attention_bias", out_bias="attention_bias", mlp=moe)
