@@ -24,6 +24,7 @@ class Architecture:
                 modules, tried when a module is missing under its own name; "" is the empty prefix
     variants:   other layouts of the same model in published checkpoints (experts stacked, transposed), each the
                 modules of the whole; the one whose names and shapes fit the files best is meant
+    nested:     its language model is whatever type the nested config names, with that type's table
     inferred:   guessed from tensor names; verdicts that hang on it are not certain
     """
 
@@ -32,6 +33,7 @@ class Architecture:
     attend: Attention
     alternates: tuple[tuple[str, str], ...] = ()
     variants: tuple[Params, ...] = ()
+    nested: bool = False
     inferred: bool = False
 
     def params(self, config: ConfigView) -> tuple[ParamSpec, ...]:

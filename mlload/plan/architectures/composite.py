@@ -59,7 +59,9 @@ def language(c: ConfigView) -> tuple[Params, Attention]:
     from mlload.plan.architectures import find
 
     found = find(c, text=True)
-    return (found.build, found.attend) if found else (lambda _: (), lambda _: ())
+    if found is None or found.nested:
+        return (lambda _: ()), (lambda _: ())
+    return found.build, found.attend
 
 
 def memory_of_language(c: ConfigView) -> tuple[AttentionSpec, ...]:

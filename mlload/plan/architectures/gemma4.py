@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from mlload.checkpoint.config import ConfigView
@@ -25,7 +26,7 @@ from mlload.plan.architectures.blocks import (
 from mlload.plan.architectures.composite import IN_MODEL, moved, nested, on_every_stage, tower
 from mlload.plan.architectures.gemma4_towers import audio, vision
 from mlload.plan.architectures.memory import kv
-from mlload.plan.architectures.moe_blocks import router, stacked_experts
+from mlload.plan.architectures.moe_blocks import experts, router, stacked_experts
 from mlload.plan.params import ParamSpec
 
 ATTENTION = LAYER + ".self_attn"
@@ -85,7 +86,7 @@ def attention(c: ConfigView, group: Group) -> Iterator[ParamSpec]:
     yield norm(f"{ATTENTION}.q_norm", d, layers)
 
 
-def experts(c: ConfigView) -> Iterator[ParamSpec]:
+def mixture(c: ConfigView, *, stacked: bool) -> Iterator[ParamSpec]:
     """A router with scales of its own, and experts whose output is added to the MLP's."""
     layers = range(c.layers)
     root, inner = f"{LAYER}.router", f"{LAYER}.pre_feedforward_layernorm_2"
@@ -93,7 +94,8 @@ def experts(c: ConfigView) -> Iterator[ParamSpec]:
     yield router(c, layers, f"{root}.proj")
     yield param(f"{root}.per_expert_scale", (c.experts,), layers, component="router")
     yield norm(inner, c.hidden, layers)
-    yield from stacked_experts(c, layers, root=f"{LAYER}.experts", wiring=inner)
+    common: dict[str, Any] = {"root": f"{LAYER}.experts", "wiring": inner}
+    yield from stacked_experts(c, layers, **common) if stacked else experts(c, layers, **common)
     yield norm(f"{LAYER}.post_feedforward_layernorm_1", c.hidden, layers)
     yield norm(f"{LAYER}.post_feedforward_layernorm_2", c.hidden, layers)
 
@@ -110,7 +112,7 @@ def per_layer_inputs(c: ConfigView, width: int) -> Iterator[ParamSpec]:
     yield norm(f"{LAYER}.post_per_layer_input_norm", c.hidden, layers)
 
 
-def language(c: ConfigView) -> Iterator[ParamSpec]:
+def language(c: ConfigView, *, stacked: bool = True) -> Iterator[ParamSpec]:
     """Modules of the language model, under "model."."""
     found: list[ParamSpec] = [embedding(c)]
     layers, every = range(c.layers), groups(c)
@@ -133,7 +135,7 @@ def language(c: ConfigView) -> Iterator[ParamSpec]:
     else:
         found += gated_mlp(c, layers, wiring=BEFORE_MLP)
     if c.flag("enable_moe_block") and c.experts:
-        found += experts(c)
+        found += mixture(c, stacked=stacked)
     width = c.size("hidden_size_per_layer_input")
     if width:
         found += per_layer_inputs(c, width)
@@ -142,13 +144,13 @@ def language(c: ConfigView) -> Iterator[ParamSpec]:
     yield from on_every_stage(found, "embedding", "norm", "head")
 
 
-def gemma4(c: ConfigView) -> Iterator[ParamSpec]:
+def gemma4(c: ConfigView, *, stacked: bool = True) -> Iterator[ParamSpec]:
     sight, hearing = c.raw.get("vision_config"), c.raw.get("audio_config")
     if isinstance(sight, dict):
         yield from tower(moved(vision(nested(sight, "gemma4_vision"), c.hidden), (), TOWERS))
     if isinstance(hearing, dict):
         yield from tower(moved(audio(nested(hearing, "gemma4_audio"), c.hidden), (), TOWERS), "audio")
-    yield from moved(language(c), IN_MODEL)
+    yield from moved(language(c, stacked=stacked), IN_MODEL)
 
 
 def memory(c: ConfigView) -> tuple[AttentionSpec, ...]:
@@ -167,7 +169,14 @@ def memory(c: ConfigView) -> tuple[AttentionSpec, ...]:
     return tuple(found)
 
 
+# Tools that quantize take the experts apart.
 ARCHITECTURES = (
-    Architecture("gemma4", gemma4, memory),
-    Architecture("gemma4_text", language, memory, alternates=(("model.language_model.", "model."),)),
+    Architecture("gemma4", gemma4, memory, variants=(partial(gemma4, stacked=False),)),
+    Architecture(
+        "gemma4_text",
+        language,
+        memory,
+        alternates=(("model.language_model.", "model."),),
+        variants=(partial(language, stacked=False),),
+    ),
 )

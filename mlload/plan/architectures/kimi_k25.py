@@ -50,4 +50,4 @@ def kimi_k25(c: ConfigView) -> Iterator[ParamSpec]:
     yield from moved(language(c)[0](c), WHOLE)
 
 
-ARCHITECTURES = (Architecture("kimi_k25", kimi_k25, memory_of_language),)
+ARCHITECTURES = (Architecture("kimi_k25", kimi_k25, memory_of_language, nested=True),)

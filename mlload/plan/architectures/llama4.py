@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from mlload.checkpoint.config import ConfigView
@@ -12,7 +13,7 @@ from mlload.plan.architectures.attention import AttentionSpec
 from mlload.plan.architectures.blocks import LAYER, column, embedding, gated_mlp, gqa, head, norm, param
 from mlload.plan.architectures.composite import WHOLE, moved, nested, tower
 from mlload.plan.architectures.memory import kv
-from mlload.plan.architectures.moe_blocks import router, stacked_experts
+from mlload.plan.architectures.moe_blocks import experts, router, stacked_experts
 from mlload.plan.architectures.vision_encoders import patches
 from mlload.plan.params import ParamSpec
 
@@ -28,7 +29,7 @@ def sparse_layers(c: ConfigView) -> tuple[int, ...]:
     return tuple(range(step - 1, c.layers, step)) if step else ()
 
 
-def language(c: ConfigView) -> Iterator[ParamSpec]:
+def language(c: ConfigView, *, stacked: bool = True) -> Iterator[ParamSpec]:
     """Modules of the language model, under "model."."""
     layers, sparse, bias = range(c.layers), sparse_layers(c), c.flag("attention_bias")
     dense = tuple(i for i in layers if i not in sparse)
@@ -40,7 +41,10 @@ def language(c: ConfigView) -> Iterator[ParamSpec]:
         yield from gated_mlp(c, dense, root=ROOT, width=c.size("intermediate_size_mlp"), wiring=BEFORE)
     if sparse:
         yield router(c, sparse, f"{ROOT}.router")
-        yield from stacked_experts(c, sparse, root=f"{ROOT}.experts", width=c.intermediate, axes=("E", "K", "N"))
+        common: dict[str, Any] = {"root": f"{ROOT}.experts", "width": c.intermediate, "wiring": BEFORE}
+        yield from (
+            stacked_experts(c, sparse, axes=("E", "K", "N"), **common) if stacked else experts(c, sparse, **common)
+        )
         shared: dict[str, Any] = {"component": "shared_expert", "wiring": BEFORE}
         yield from gated_mlp(c, sparse, root=f"{ROOT}.shared_expert", width=c.intermediate, **shared)
     yield norm("model.norm", c.hidden, stage="last")
@@ -67,12 +71,12 @@ def encoder(v: ConfigView) -> Iterator[ParamSpec]:
     )
 
 
-def llama4(c: ConfigView) -> Iterator[ParamSpec]:
+def llama4(c: ConfigView, *, stacked: bool = True) -> Iterator[ParamSpec]:
     v = nested(c.raw.get("vision_config"), "llama4_vision_model")
     yield from tower(encoder(v))
     projector = column("multi_modal_projector.linear_1", c.hidden, v.size("vision_output_dim"), component="projector")
     yield from tower([projector])
-    yield from moved(language(c), WHOLE)
+    yield from moved(language(c, stacked=stacked), WHOLE)
 
 
 def memory(c: ConfigView) -> tuple[AttentionSpec, ...]:
@@ -86,7 +90,8 @@ def memory(c: ConfigView) -> tuple[AttentionSpec, ...]:
     return tuple(group for group in groups if group.layers)
 
 
+# Tools that quantize take the experts apart.
 ARCHITECTURES = (
-    Architecture("llama4", llama4, memory),
-    Architecture("llama4_text", language, memory),
+    Architecture("llama4", llama4, memory, variants=(partial(llama4, stacked=False),)),
+    Architecture("llama4_text", language, memory, variants=(partial(language, stacked=False),)),
 )

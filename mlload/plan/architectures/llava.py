@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from mlload.checkpoint.config import ConfigView
 from mlload.plan.architectures import vision
-from mlload.plan.architectures.architecture import Architecture
+from mlload.plan.architectures.architecture import Architecture, Params
 from mlload.plan.architectures.blocks import linear, norm, param
 from mlload.plan.architectures.composite import (
     WHOLE,
@@ -17,7 +17,7 @@ from mlload.plan.architectures.composite import (
     on_every_stage,
     tower,
 )
-from mlload.plan.architectures.vision_encoders import ENCODERS
+from mlload.plan.architectures.vision_encoders import ENCODERS, intern_chat
 from mlload.plan.params import ParamSpec
 
 PROJECTOR = "multi_modal_projector"
@@ -102,15 +102,33 @@ def rows(
     return build
 
 
+def internvl_chat(c: ConfigView) -> Iterator[ParamSpec]:
+    """InternVL under its authors' names; the language model's config is `llm_config`."""
+    v = nested(c.raw.get("vision_config"), "intern_vit_6b")
+    ratio, taken = c.raw.get("downsample_ratio", 0.5), c.raw.get("select_layer", -1)
+    side = int(1 / ratio) if isinstance(ratio, (int, float)) and 0 < ratio <= 1 else 2
+    layer = taken if isinstance(taken, int) and not isinstance(taken, bool) else -1
+    built = v.layers + layer + 1 if layer < 0 else layer + 1
+    inside = (("", "vision_model."),)
+    yield from tower(moved(intern_chat(v, max(min(built, v.layers), 0)), inside, inside))
+    found = [
+        norm("mlp1.0", v.hidden * side**2, bias=True),
+        linear("mlp1.1", c.hidden, v.hidden * side**2, bias=True, quantized=False, kind="Linear"),
+        linear("mlp1.3", c.hidden, c.hidden, bias=True, quantized=False, kind="Linear"),
+    ]
+    yield from tower(found, "projector")
+    yield from moved(language(c)[0](c), WHOLE)
+
+
+def row(model_type: str, build: Params, alternates: tuple[tuple[str, str], ...] = ALTERNATES) -> Architecture:
+    return Architecture(model_type, build, memory_of_language, alternates, nested=True)
+
+
 ARCHITECTURES = (
-    Architecture("llava", rows("clip_vision_model", llava_projector, layer=-2), memory_of_language, ALTERNATES),
-    Architecture("mistral3", rows("pixtral", mistral3_projector, layer=-1), memory_of_language, ALTERNATES),
-    Architecture("internvl", rows("internvl_vision", internvl_projector, layer=-1), memory_of_language, ALTERNATES),
-    Architecture(
-        "gemma3",
-        # vLLM models/gemma3.py:300, :313, :392
-        rows("siglip_vision_model", gemma3_projector, layer=-1, everywhere=("embedding", "norm", "head")),
-        memory_of_language,
-        ALTERNATES,
-    ),
+    row("llava", rows("clip_vision_model", llava_projector, layer=-2)),
+    row("mistral3", rows("pixtral", mistral3_projector, layer=-1)),
+    row("internvl_chat", internvl_chat, ()),
+    row("internvl", rows("internvl_vision", internvl_projector, layer=-1)),
+    # vLLM models/gemma3.py:300, :313, :392
+    row("gemma3", rows("siglip_vision_model", gemma3_projector, layer=-1, everywhere=("embedding", "norm", "head"))),
 )

@@ -11,7 +11,7 @@ from mlload.plan.architectures.blocks import gated_mlp, norm, table
 from mlload.plan.architectures.composite import AS_IS, IN_MODEL, moved, nested, on_every_stage, tower
 from mlload.plan.architectures.decoder import decoder
 from mlload.plan.architectures.memory import everywhere
-from mlload.plan.architectures.moe_blocks import router, stacked_experts
+from mlload.plan.architectures.moe_blocks import experts, router, stacked_experts
 from mlload.plan.architectures.qwen import memory, sparse_layers
 from mlload.plan.params import ParamSpec
 
@@ -96,9 +96,9 @@ def qwen3_vl(c: ConfigView) -> Iterator[ParamSpec]:
     yield from moved(QWEN3(c), IN_MODEL)
 
 
-def qwen3_vl_moe(axes: tuple[str, str, str]) -> Callable[[ConfigView], Iterator[ParamSpec]]:
+def qwen3_vl_moe(axes: tuple[str, str, str] | None) -> Callable[[ConfigView], Iterator[ParamSpec]]:
     """axes: how the stacked experts lie. Published checkpoints hold them transposed, [E, K, N]; transformers saves
-    models of its own making as [E, N, K]."""
+    models of its own making as [E, N, K]; None: one by one, as tools that quantize leave them."""
 
     def moe(c: ConfigView) -> Iterator[ParamSpec]:
         dense, sparse = sparse_layers(c)
@@ -106,7 +106,7 @@ def qwen3_vl_moe(axes: tuple[str, str, str]) -> Callable[[ConfigView], Iterator[
             yield from gated_mlp(c, dense)
         if sparse:
             yield router(c, sparse)
-            yield from stacked_experts(c, sparse, axes=axes)
+            yield from stacked_experts(c, sparse, axes=axes) if axes else experts(c, sparse)
 
     language = decoder(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True, mlp=moe)
 
@@ -121,5 +121,10 @@ ARCHITECTURES = (
     Architecture("qwen2_vl", qwen2_vl, memory, alternates=OLD_PREFIXES),
     Architecture("qwen2_5_vl", qwen2_5_vl, memory, alternates=OLD_PREFIXES),
     Architecture("qwen3_vl", qwen3_vl, everywhere),
-    Architecture("qwen3_vl_moe", qwen3_vl_moe(("E", "N", "K")), everywhere, variants=(qwen3_vl_moe(("E", "K", "N")),)),
+    Architecture(
+        "qwen3_vl_moe",
+        qwen3_vl_moe(("E", "N", "K")),
+        everywhere,
+        variants=(qwen3_vl_moe(("E", "K", "N")), qwen3_vl_moe(None)),
+    ),
 )

@@ -139,6 +139,29 @@ def internvit(v: ConfigView, depth: int) -> Iterator[ParamSpec]:
         yield norm("layernorm", width, bias=True)
 
 
+def intern_chat(v: ConfigView, depth: int) -> Iterator[ParamSpec]:
+    """InternViT under its authors' names: q, k and v in one tensor, scales called ls1 and ls2."""
+    width, layers, patch = v.hidden, range(v.layers), vision.side(v, "patch_size")
+    root, kind = "encoder.layers.{layer}", "RMSNorm" if v.get("norm_type") == "rms_norm" else "LayerNorm"
+    biased = kind == "LayerNorm"
+    yield param("embeddings.class_embedding", (1, 1, width))
+    yield vision.patch_conv("embeddings.patch_embedding", width, (v.size("num_channels", 3), patch, patch), bias=True)
+    yield param("embeddings.position_embedding", (1, patches(v) + 1, width))
+    heads, names = v.heads, ("qkv", "proj")
+    blocks = [norm(f"{root}.norm1", width, layers, bias=biased, kind=kind)]
+    for spec in vision.fused_attention(f"{root}.attn", layers, width, heads, names=names):
+        blocks.append(spec if spec.style == "row" or v.flag("qkv_bias", True) else replace(spec, bias=None))
+    if v.flag("qk_normalization"):
+        blocks += [norm(f"{root}.attn.{name}", width, layers) for name in ("q_norm", "k_norm")]
+    blocks += [
+        param(f"{root}.ls1", (width,), layers),
+        norm(f"{root}.norm2", width, layers, bias=biased, kind=kind),
+        *vision.mlp(f"{root}.mlp", layers, width, v.intermediate),
+        param(f"{root}.ls2", (width,), layers),
+    ]
+    yield from up_to(blocks, depth)
+
+
 ENCODERS: dict[str, Encoder] = {
     "clip_vision_model": clip,
     "siglip_vision_model": siglip,
