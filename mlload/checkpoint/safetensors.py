@@ -19,6 +19,7 @@ from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from mlload.checkpoint.safetensors_compact import parse_compact
 from mlload.checkpoint.tensor import DTYPE_BITS, TensorRef
 
 MAX_HEADER = 100_000_000  # safetensors/src/tensor.rs MAX_HEADER_SIZE
@@ -68,6 +69,9 @@ def parse_fast(raw: bytes, file: int, data_start: int, file_size: int) -> Header
     file:       index into `Checkpoint.files`, for the refs
     data_start: 8 + header length
     """
+    compact = parse_compact(raw, file, data_start, file_size)
+    if compact is not None:
+        return Header(*compact)
     # A minus sign or a backslash is rare: either may hide what the checks below rely on
     # ("-0" is an integer for Python and none for safetensors; escapes hide a duplicate key).
     if b"\\" in raw or (b"-" in raw and _negative(raw)) or b"true" in raw or b"false" in raw:
