@@ -35,36 +35,8 @@ PLANNED = ("parallel", "model-build")
 Row = dict[str, Any]
 
 
-class NoSource:
-    """A source without files: rows name configs, not weights."""
-
-    kind = "folder"
-    revision = None
-    remote = False
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-
-    def files(self) -> tuple[()]:
-        return ()
-
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        raise MlloadError(f"{self.label} has no file {name}")
-
-    def read_many(self, ranges: Any) -> list[bytes | Exception]:
-        return [MlloadError(f"{self.label} has no files") for _ in ranges]
-
-
 def config_folder(truth: Path, name: str) -> Path | None:
     return next((truth / kind / name for kind in ("configs", "public") if (truth / kind / name).is_dir()), None)
-
-
-def config_only(folder: Path) -> Checkpoint:
-    """A folder's JSON files as a checkpoint without weights."""
-    files = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    config = files.pop("config.json")
-    source = NoSource(folder.name)
-    return Checkpoint(folder.name, source, "none", {}, {}, config, files, {}, None, (), "", ())
 
 
 def rows(truth: Path) -> Iterator[Row]:
@@ -85,14 +57,21 @@ def refusals(plan: Plan) -> list[Finding]:
     """What would keep vLLM from building the model: the plan's errors and the kernels that nobody has."""
     from mlload.kernels.choice import choose
 
-    found = [f for f in plan.violations if f.question == "starts" and f.severity == "error"]
+    found = list(plan.violations)
     view = plan.view
     for layer in plan.layers():
         choice = choose(
-            layer.shape, layer.scheme, view.method, plan.dtype, plan.capability, plan.profile, where=layer.where
+            layer.shape,
+            layer.scheme,
+            view.method,
+            plan.dtype,
+            plan.capability,
+            plan.profile,
+            model_type=plan.model.config.text_type,
+            where=layer.where,
         )
-        found += [f for f in choice.refusals if f.severity == "error"]
-    return found
+        found += choice.refusals
+    return [f for f in found if f.question == "starts" and f.severity == "error"]
 
 
 def message_numbers(row: Row) -> set[str]:
@@ -149,7 +128,7 @@ def main() -> int:
             if folder is None:
                 continue
             try:
-                models[name] = read_model(config_only(folder))
+                models[name] = read_model(Checkpoint.open(str(folder)))
             except MlloadError as error:
                 models[name] = error
                 notes.append(f"no table     {name}: {error.message}")

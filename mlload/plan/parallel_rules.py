@@ -70,11 +70,12 @@ def _part_finding(param: BoundParam, part: Part, size: int, view: EngineView, he
     count = part.length // part.unit
     if part.cut == "kv":
         return _kv_finding(param, part, count, size, where, view)
-    if part.length % size:
-        return _width_finding(param, part, size, where, view)
-    if part.unit > 1 and count % size and count != heads:
-        return _unit_finding(param, part, count, size, where, view)
-    return None
+    if part.unit == 1:
+        return _width_finding(param, part, size, where, view) if part.length % size else None
+    if count % size == 0 or (count == heads and param.component == "attention"):
+        # The query heads of the whole model are one finding, TP001.
+        return None
+    return _unit_finding(param, part, count, size, where, view)
 
 
 def _kv_finding(param: BoundParam, part: Part, count: int, size: int, where: str, view: EngineView) -> Finding | None:

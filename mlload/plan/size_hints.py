@@ -18,10 +18,10 @@ def size_hints(mesh: Mesh, works: Callable[[Mesh], bool], model: Model) -> tuple
     sizes = [size for size in TENSOR_SIZES if works(mesh._replace(tp=size, partition=None))]
     if sizes:
         stages = f" with {mesh.pp} pipeline stages" if mesh.pp > 1 else ""
-        hints.append(Hint(f"these files start at tp {', '.join(map(str, sizes))}{stages}"))
+        hints.append(Hint(f"these files work at tp {', '.join(map(str, sizes))}{stages}"))
     routed = any(param.expert_total for param in model.params)
     if routed and not mesh.ep and mesh.tp > 1 and works(mesh._replace(ep=True)):
-        hints.append(Hint(f"they start at tp {mesh.tp} with expert parallelism", "--enable-expert-parallel"))
+        hints.append(Hint(f"they work at tp {mesh.tp} with expert parallelism", "--enable-expert-parallel"))
     other = _rearranged(mesh, works)
     if other is not None:
         hints.append(
