@@ -89,6 +89,10 @@ def find(config: ConfigView, *, text: bool = False) -> Architecture | None:
         return None
     rows: tuple[Architecture, ...] = import_module(f"{__name__}.{family}").ARCHITECTURES
     found = next(row for row in rows if row.model_type == model_type)
+    if found.nested and not text:
+        inside = find(config, text=True)
+        if inside is None or inside.nested:
+            return None
     if family in HEADLESS and not text and config.architectures:
         from mlload.plan.architectures.base_model import as_base_model, is_base_class
 
