@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 
 
 def main() -> None:
+    # A large checkpoint is half a million small objects that live to the end: the collector would walk them
+    # time and again, and the interpreter take them apart one by one before it ends.
+    gc.set_threshold(200_000, 50, 100)
     from mlload.cli.app import main as run
+    from mlload.cli.output import Output
 
-    sys.exit(run())
+    out = Output.from_environment()
+    code = run(out=out)
+    if out.kept and "torch" not in sys.modules:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -52,9 +52,9 @@ def app() -> None:
     """Will this checkpoint start, on this engine, at this size? Look, ask, prepare, load."""
 
 
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str] | None = None, out: Output | None = None) -> int:
     """Carry out one command line and return its exit code; no exception leaves this function."""
-    out = Output.from_environment()
+    out = out or Output.from_environment()
     try:
         code = run(sys.argv[1:] if args is None else args, out)
         out.close()

@@ -63,6 +63,7 @@ def command(
     checkpoint = Checkpoint.open(
         options.source_or_here(source, "inspect"), revision=revision, progress=stderr_progress()
     )
+    out.kept.append(checkpoint)
     result = run(
         checkpoint,
         load(*parse_engine(engine)),

@@ -53,6 +53,7 @@ class Output:
         self.color = color
         self.unicode = unicode
         self.pending: list[tuple[TextIO, str]] = []
+        self.kept: list[object] = []  # large things that need not be taken apart before the process ends
 
     @classmethod
     def from_environment(cls) -> Output:
