@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.real_models import real_model
 from tests.skeletons import skeleton
 
-__all__ = ["skeleton"]
+__all__ = ["real_model", "skeleton"]

