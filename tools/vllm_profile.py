@@ -277,7 +277,11 @@ def quant_methods(release: Release) -> dict[str, Any]:
         cls = classes.find(path, config)
         if cls is not None:
             record["file"] = f"{cls.path}:{cls.node.lineno}"
-            for key, method in (("min_capability", "get_min_capability"), ("act_dtypes", "get_supported_act_dtypes")):
+            for key, method in (
+                ("min_capability", "get_min_capability"),
+                ("act_dtypes", "get_supported_act_dtypes"),
+                ("config_files", "get_config_filenames"),
+            ):
                 found = classes.method(cls, method)
                 value = returned(found[0]) if found else None
                 if found and value is not None:
@@ -366,6 +370,15 @@ def constants(release: Release) -> dict[str, Any]:
     put("triton_w4a16_group_sizes", f"{mp}/triton_w4a16.py", "TRITON_W4A16_SUPPORTED_GROUP_SIZES")
     put("humming_before_marlin", f"{QUANT}/utils/humming/priority.py", "_HUMMING_PREFERRED_CAPABILITIES")
     put("deep_gemm_excluded", "utils/deep_gemm.py", "_DEEPGEMM_BLACKWELL_EXCLUDED_MODEL_TYPES")
+    if isinstance(names := out["deep_gemm_excluded"]["value"], list):
+        # Before 0.33 a plain set of types, off for the generations that the function names.
+        check = function(release.tree("utils/deep_gemm.py"), "should_auto_disable_deep_gemm")
+        families = [n.value for n in ast.walk(check) if isinstance(n, ast.Constant) and type(n.value) is int]
+        out["deep_gemm_excluded"]["value"] = {name: sorted(set(families)) for name in names}
+    experts = release.texts[f"{ORACLE}/fp8.py"]
+    line = experts[: experts.find("should_auto_disable_deep_gemm")].count("\n") + 1
+    excluded = "should_auto_disable_deep_gemm" in experts
+    out["deep_gemm_excluded_in_experts"] = fact(excluded, f"{ORACLE}/fp8.py", line if excluded else 0)
     put("deep_gemm_n", "utils/deep_gemm.py", "N_MULTIPLE")
     put("deep_gemm_k", "utils/deep_gemm.py", "K_MULTIPLE")
     put("mxfp8_block", f"{QUANT}/utils/mxfp8_utils.py", "MXFP8_BLOCK_SIZE")

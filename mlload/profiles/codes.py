@@ -121,4 +121,9 @@ CODES: dict[str, tuple[str, str]] = {
         "KV cache scheme",
         "A compressed-tensors KV cache scheme must be symmetric float8 with one scale a tensor or an attention head.",
     ),
+    "EN033": (
+        "no config for the method that was asked for",
+        "With --quantization and no quantization_config in config.json, the method reads a side file of its own; "
+        "there must be exactly one.",
+    ),
 }

@@ -51,7 +51,7 @@ def resolve_quantization(
     """
     declared, where = declaration(config, json_files)
     if declared is None:
-        return _only_asked(asked, profile, allow_deprecated) if asked else NONE
+        return _only_asked(asked, json_files, profile, allow_deprecated) if asked else NONE
     written = str(declared.get("quant_method") or "")
     name, findings = _normalized(declared, where)
     model_type = str(config.get("model_type") or "")
@@ -157,6 +157,21 @@ def _clash(asked: str, method: str, where: str) -> Finding:
     )
 
 
-def _only_asked(asked: str, profile: Profile, allow_deprecated: bool) -> Quantization:
-    """A flag on a checkpoint that declares nothing."""
-    return Quantization(asked, "", {}, "", tuple(_known(asked, profile, "--quantization", allow_deprecated)))
+def _only_asked(asked: str, json_files: dict[str, Any], profile: Profile, allow_deprecated: bool) -> Quantization:
+    """A flag on a checkpoint that declares nothing in config.json (weight_utils.py:197): the method reads a
+    side file of its own, or quantizes while loading."""
+    unknown = _known(asked, profile, "--quantization", allow_deprecated)
+    record = profile.value("quant_methods", {}).get(asked, {})
+    wanted = record.get("config_files", [])
+    online = record.get("config") == "OnlineQuantizationConfig" or asked in ("fp8", "mxfp8")
+    files = [name for name in json_files if name.endswith(tuple(wanted))] if wanted else []
+    if len(files) == 1 and isinstance(json_files[files[0]], dict):
+        method = next((name for name, words in FLAGS.items() if asked in words), asked)
+        return Quantization(method, asked, json_files[files[0]], files[0], tuple(unknown))
+    if online and not files:
+        return Quantization("online", asked, {}, "", tuple(unknown))
+    if wanted and not unknown:
+        found = f"found {', '.join(files)}" if files else "found none"
+        message = f"--quantization {asked} needs exactly one file named {' or '.join(wanted)}, {found}"
+        unknown.append(Finding("EN033", "error", "starts", "--quantization", message, {"files": files}))
+    return Quantization(asked, asked, {}, "", tuple(unknown))

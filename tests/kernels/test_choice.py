@@ -211,3 +211,25 @@ def test_every_candidate_of_every_list_is_known(version: str) -> None:
 
 def test_codes_have_texts() -> None:
     assert all(title and text.endswith(".") for title, text in CODES.values())
+
+
+def test_int8_activations_are_built_on_blackwell_and_fail_there() -> None:
+    int8 = Scheme("compressed_tensors", "int-quantized", 8, "int", "channel", activation="dynamic", activation_bits=8)
+    assert not run(ROW, int8, "compressed-tensors", (9, 0)).refusals
+    (finding,) = run(ROW, int8, "compressed-tensors", (10, 0)).refusals
+    assert (finding.code, finding.question) == ("KN005", "right")
+
+
+def test_other_platforms_are_not_judged() -> None:
+    choice = choose(ROW, W4, "compressed-tensors", "BF16", None, VLLM, platform="rocm")
+    assert not choice.known
+
+
+def test_the_older_version_answers_too() -> None:
+    old = load("vllm", "0.32.0")
+    assert (
+        run(ROW, BLOCK, "fp8", (10, 0), profile=old, model_type="qwen3_5_text").chosen
+        == "CutlassFp8BlockScaledMMKernel"
+    )
+    assert run(EXPERTS, BLOCK, "fp8", (10, 0), profile=old, model_type="qwen3_5_moe_text").chosen == "DEEPGEMM"
+    assert run(EXPERTS, BLOCK, "fp8", (10, 0), model_type="qwen3_5_moe_text").chosen == "TRITON"

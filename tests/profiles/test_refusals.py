@@ -187,3 +187,20 @@ def test_vllms_verdicts() -> None:
 @pytest.mark.truth
 def test_vllms_verdicts_for_published_configs() -> None:
     judge(public_rows())
+
+
+@pytest.mark.parametrize(
+    ("asked", "files", "method", "code"),
+    [
+        ("gptq", {"quantize_config.json": GPTQ}, "auto_gptq", None),
+        ("gptq", {"quantize_config.json": {**GPTQ, "desc_act": True}}, "auto_gptq", "EN022"),
+        ("awq", {}, "awq", "EN033"),
+        ("fp8", {}, "online", None),
+        ("fp8_per_tensor", {}, "online", None),
+        ("bitsandbytes", {}, "bitsandbytes", "EN010"),
+    ],
+)
+def test_a_flag_on_files_that_declare_nothing(asked: str, files: dict[str, Any], method: str, code: str | None) -> None:
+    found = resolve_quantization(LLAMA, files, VLLM, asked=asked)
+    assert found.method == method
+    assert codes(found.findings + quant_refusals(found, "BF16", (9, 0), VLLM)) == ([code] if code else [])

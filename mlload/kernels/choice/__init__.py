@@ -73,14 +73,20 @@ def choose(
     *,
     model_type: str = "",
     where: str = "",
+    platform: str = "cuda",
 ) -> Choice:
-    """The kernel for one layer. quant: the resolved method; model_type: of the language model (a few
-    kernels are off for a few of them); where: shown as the place of a refusal."""
+    """The kernel for one layer.
+
+    quant:      the resolved method ("auto_awq", "fp8", ...), None for none
+    model_type: of the language model; a few kernels are off for a few of them
+    where:      shown as the place of a refusal
+    platform:   "cuda"; on others the choice is not known here
+    """
     method = method_for(layer, scheme, quant, capability, profile)
     shape = (layer.experts, layer.n, layer.k) if layer.experts else (layer.n, layer.k)
     name = f"{method.name}/{method.scheme}" if method.scheme else method.name
     label = f"{layer.kind}[{layer.name}]"
-    if UNKNOWN in (method.name, method.family):
+    if UNKNOWN in (method.name, method.family) or platform != "cuda":
         return Choice(label, shape, method.name, None, None, known=False)
     question = Question(layer, method, capability_number(capability), dtype, profile, model_type)
     place = where or label

@@ -24,4 +24,10 @@ CODES: dict[str, tuple[str, str]] = {
         "Experts with packed integer weights and one scale a channel run on Marlin only; where another backend comes "
         "first, the engine stops with a bare assertion.",
     ),
+    "KN005": (
+        "int8 activations on Blackwell",
+        "The engine's CUTLASS kernel is chosen for 8-bit integer weights and activations on every GPU, but was "
+        "compiled for compute capabilities below 10.0: the model is built, and its first forward pass fails. "
+        "Weight-only 8-bit integers and float8 do run there.",
+    ),
 }

@@ -75,7 +75,7 @@ def _gated(q: Question) -> str | None:
 
 def _deep_gemm(q: Question) -> str | None:
     """experts/triton_deep_gemm_moe.py:24: DeepGEMM and Triton both must take it."""
-    if q.deep_gemm_excluded:
+    if q.deep_gemm_excluded and q.profile.constant("deep_gemm_excluded_in_experts", True):
         return f"is turned off for model type {q.model_type!r} on {q.version}"
     if not q.has("deep_gemm"):
         return "deep_gemm is not installed"

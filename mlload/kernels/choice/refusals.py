@@ -22,7 +22,17 @@ def of_choice(q: Question, where: str, chosen: str | None, declined: tuple[Decli
     """Nothing can run the layer, or what comes first cannot run it after all."""
     if chosen is None:
         return (_none(q, where, declined),)
-    return (_channel_refusal(q, where, chosen),) if _channel_experts(q, chosen) else ()
+    if _channel_experts(q, chosen):
+        return (_channel_refusal(q, where, chosen),)
+    return (_int8_refusal(q, where),) if chosen == "CutlassInt8ScaledMMLinearKernel" and q.cc >= 100 else ()
+
+
+def _int8_refusal(q: Question, where: str) -> Finding:
+    """The compiled operator says so when it is called; the choice does not ask it
+    (scaled_mm/cutlass.py:43; "Int8 not supported on SM" in the release's library)."""
+    message = f"the layer is built, but {q.version} has no int8 kernel in CUTLASS and the first forward pass fails"
+    hint = Hint("quantize to float8 instead", needs="original weights")
+    return Finding("KN005", "error", "right", where, message, {"capability": q.cc}, (hint,))
 
 
 def _none(q: Question, where: str, declined: tuple[Declined, ...]) -> Finding:
