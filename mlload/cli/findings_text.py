@@ -10,6 +10,7 @@ from mlload.cli.output import Line, Span, Style
 from mlload.cli.quantities import plural
 
 STYLES: dict[Severity, Style] = {"error": "bad", "warning": "warn", "info": "accent"}
+NAMES = frozenset({"awq", "bitsandbytes", "gguf", "gptq", "mlx", "modelopt", "quark", "torchao"})
 INDENT = " " * 7
 
 
@@ -44,11 +45,11 @@ def finding_lines(finding: Finding, width: int, note: str = "", said: set[Hint] 
 
 
 def sentence(text: str) -> str:
-    """With a capital (unless it begins with a name such as `down_proj` or vLLM) and a full stop (unless it
-    ends in a mark or in something to copy)."""
+    """With a capital (unless it begins with a name such as `down_proj`, gptq or vLLM) and a full stop (unless
+    it ends in a mark or in something to copy)."""
     text = text.strip()
     first = text.split(" ", 1)[0]
-    if first.isalpha() and first.islower():
+    if first.isalpha() and first.islower() and first not in NAMES:
         text = text[0].upper() + text[1:]
     return text if not text or text[-1] in ".!?:`" or text.endswith(("'", '"')) else text + "."
 

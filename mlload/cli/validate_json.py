@@ -37,7 +37,7 @@ def entry_json(entry: Entry, result: ValidateResult) -> dict[str, Any]:
         "sizes_that_work": [size(mesh) for mesh in entry.sizes_that_work],
         "findings": [finding.as_json() for finding in entry.verdict.findings],
         "ranks": [] if entry.plan is None else ranks(entry),
-        "kernels": [],
+        "kernels": [choice.as_json() for choice in entry.verdict.kernels],
         "serve": serve_command(entry, result.question),
     }
 

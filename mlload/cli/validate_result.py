@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
@@ -15,7 +15,8 @@ from mlload.plan.plan import Plan, make_plan, sizes_that_work
 from mlload.plan.unknowns import Unknown
 from mlload.profiles import Profile
 from mlload.profiles.gpus import Gpu
-from mlload.validators.verdict import Verdict, combine, judge
+from mlload.validators.context import Request
+from mlload.validators.verdict import Verdict, at_every_size, combine, judge, kernels_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,16 @@ class Question:
     gpu: Gpu | None = None
     trust_remote_code: bool = False
     assume_quant: str | None = None
+
+    @property
+    def request(self) -> Request:
+        gpu = self.gpu
+        return Request(
+            capability=None if gpu is None or gpu.capability is None else ".".join(map(str, gpu.capability)),
+            gpu=None if gpu is None else gpu.key,
+            memory_gib=None if gpu is None else gpu.memory_gib,
+            trust_remote_code=self.trust_remote_code,
+        )
 
     @property
     def capability(self) -> tuple[int, int] | None:
@@ -79,12 +90,12 @@ def judge_checkpoint(checkpoint: Checkpoint, question: Question) -> list[Entry]:
         if error.exit_code == 2:
             raise
         return unreadable(checkpoint.label, question, error, checkpoint)
-    works = sizes(model, question)
-    return [
-        Entry(checkpoint.label, mesh, model, plan, judge(plan), works)
-        for mesh in question.meshes
-        for plan in (make_plan(model, question.profile, mesh, capability=question.capability),)
-    ]
+    entries = []
+    for mesh in question.meshes:
+        plan = plan_at(model, question, mesh)
+        entries.append(Entry(checkpoint.label, mesh, model, plan, judge(plan, question.request), ()))
+    works = sizes(model, question, entries)
+    return [replace(entry, sizes_that_work=works) for entry in entries]
 
 
 def unreadable(label: str, question: Question, error: MlloadError, checkpoint: Checkpoint | None = None) -> list[Entry]:
@@ -94,11 +105,21 @@ def unreadable(label: str, question: Question, error: MlloadError, checkpoint: C
     return [Entry(label, mesh, None, None, verdict, ()) for mesh in question.meshes]
 
 
-def sizes(model: Model, question: Question) -> tuple[Mesh, ...]:
-    """Meshes that would start; none where the files themselves forbid every one."""
-    if any(finding.severity == "error" for finding in (*model.checkpoint.problems, *model.findings)):
+def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[Mesh, ...]:
+    """Meshes that would start; none where something that no size changes forbids every one."""
+    plan = entries[0].plan
+    if plan is None or any(at_every_size(plan, question.request)):
         return ()
-    return sizes_that_work(model, question.profile, capability=question.capability)
+    found = sizes_that_work(model, question.profile, capability=question.capability)
+    if question.capability is None:
+        return found
+    return tuple(
+        mesh for mesh in found if not any(kernel.refusals for kernel in kernels_of(plan_at(model, question, mesh)))
+    )
+
+
+def plan_at(model: Model, question: Question, mesh: Mesh) -> Plan:
+    return make_plan(model, question.profile, mesh, capability=question.capability)
 
 
 def serve_command(entry: Entry, question: Question) -> str | None:

@@ -24,13 +24,14 @@ NAMES = {"vllm": "vLLM", "transformers": "transformers", "native": "mlload"}
 
 
 def render(result: ValidateResult, width: int) -> Iterator[Line]:
-    sources = list(dict.fromkeys(entry.source for entry in result.entries))
-    for source in sources:
-        entries = [entry for entry in result.entries if entry.source == source]
-        yield from of_source(entries, result, width)
+    sources = by_source(result)
+    for entries in sources:
+        # Of several sources, those without a fault are in the table alone.
+        if len(sources) == 1 or any(entry.verdict.verdict != "ok" for entry in entries):
+            yield from of_source(entries, result, width)
     if len(sources) > 1:
         yield from overview(result, width)
-    yield from closing(result, width)
+    yield from closing(result)
 
 
 def engine_label(result: ValidateResult) -> str:
@@ -40,8 +41,9 @@ def engine_label(result: ValidateResult) -> str:
 
 def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
     yield from heading(entries[0], width)
-    yield from asked(entries, result, width)
-    yield ""
+    if len({entry.source for entry in result.entries}) == 1:
+        yield from asked([entry.mesh for entry in entries], result, width)
+        yield ""
     yield from answer(entries, result, width)
     said: set[Hint] = set()
     for finding, meshes in grouped(entries):
@@ -70,10 +72,10 @@ def heading(entry: Entry, width: int) -> Iterator[Line]:
     yield from rest
 
 
-def asked(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
+def asked(meshes: Sequence[Mesh], result: ValidateResult, width: int) -> Iterator[Line]:
     """ "vLLM 0.33.0, tp 8 on cc:9.0", and which optional extras of the engine count as installed."""
     where = f" on {result.question.gpu.name}" if result.question.gpu else ""
-    yield from wrap(f"{engine_label(result)}, {labels([entry.mesh for entry in entries])}{where}", width)
+    yield from wrap(f"{engine_label(result)}, {labels(meshes)}{where}", width)
     assumed = result.question.profile.assumed
     if assumed:
         have = ", ".join(name for name, there in assumed.items() if there) or "nothing"
@@ -151,7 +153,9 @@ def sizes_table(entries: Sequence[Entry]) -> Iterator[Line]:
     found = [largest_rank(entry) for entry in entries]
     unit = unit_for(max((nbytes for nbytes in found if nbytes is not None), default=0))
     figures = column(found, unit)
-    rows: list[list[Cell]] = [[Span(word, "bold") for word in ("size", "starts", f"{unit} per rank", "why")]]
+    rows: list[list[Cell]] = [
+        [Span(word, "bold") for word in ("size", "starts", f"{unit} per rank" if any(found) else "per rank", "why")]
+    ]
     for entry, figure in zip(entries, figures, strict=True):
         rows.append([entry.mesh.label(), starts_cell(entry), figure, codes(entry)])
     yield from table(rows, right=[False, False, True, False], gap=3)
@@ -159,26 +163,31 @@ def sizes_table(entries: Sequence[Entry]) -> Iterator[Line]:
 
 def overview(result: ValidateResult, width: int) -> Iterator[Line]:
     """All sources and sizes in one table."""
+    yield from asked(list(dict.fromkeys(entry.mesh for entry in result.entries)), result, width)
+    yield ""
+    names = {source: source.rstrip("/").rsplit("/", 1)[-1] for source in (entry.source for entry in result.entries)}
+    unique = len(set(names.values())) == len(names)
     rows: list[list[Cell]] = [[Span(word, "bold") for word in ("source", "size", "starts", "verdict", "why")]]
     for entry in result.entries:
-        _, style = WORDS[entry.verdict.verdict]
-        word = Span(entry.verdict.verdict, style)
-        rows.append([shorten(entry.source, width // 2), entry.mesh.label(), starts_cell(entry), word, codes(entry)])
+        word = Span(entry.verdict.verdict, WORDS[entry.verdict.verdict][1])
+        label = shorten(names[entry.source] if unique else entry.source, width // 2)
+        rows.append([label, entry.mesh.label(), starts_cell(entry), word, codes(entry)])
     yield from table(rows, gap=2)
     yield ""
 
 
-def closing(result: ValidateResult, width: int) -> Iterator[Line]:
-    findings = [finding for source in by_source(result) for finding, _ in grouped(source)]
+def closing(result: ValidateResult) -> Iterator[Line]:
+    sources = by_source(result)
+    findings = by_severity([finding for source in sources for finding, _ in grouped(source)])
     line = summary(findings)
-    if findings:
-        line += f".  mlload rules {by_severity(findings)[0].code} explains."
+    if findings and findings[0].severity != "info":
+        line += f".  mlload rules {findings[0].code} explains."
     yield line
-    for source in by_source(result):
+    if len(sources) == 1 and result.question.profile.engine == "vllm":
         # Of several sizes asked, the largest that starts; else the nearest to the largest asked.
-        started = [entry for entry in source if entry.verdict.starts]
-        command = serve_command((started or list(source))[-1], result.question)
-        if command is not None and result.question.profile.engine == "vllm":
+        started = [entry for entry in sources[0] if entry.verdict.starts]
+        command = serve_command((started or sources[0])[-1], result.question)
+        if command is not None:
             yield f"would start: {command}"
 
 

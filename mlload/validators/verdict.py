@@ -5,13 +5,18 @@ They are never mixed: an engine starts some checkpoints that then answer nonsens
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from mlload.checkpoint.finding import Finding, by_severity
+from mlload.kernels.choice import Choice, choose
 from mlload.plan.plan import Plan
 from mlload.plan.unknowns import Unknown
+from mlload.profiles.quantization import resolve_quantization
+from mlload.profiles.refusals import config_refusals, quant_refusals
+from mlload.validators import rules
+from mlload.validators.context import Context, Request
 
 Word = Literal["ok", "warn", "fail", "unknown"]
 
@@ -22,18 +27,30 @@ class Verdict:
     verdict:  "fail" for any error, else "unknown" for anything that matters and could not be judged,
               else "warn" for any warning, else "ok"
     findings: most severe first
+    kernels:  who runs each kind of layer on the GPU that was named; () without one
     """
 
     starts: bool | None
     verdict: Word
     findings: tuple[Finding, ...]
     unknowns: tuple[Unknown, ...]
+    kernels: tuple[Choice, ...] = ()
 
 
-def judge(plan: Plan) -> Verdict:
-    """The files' problems, the tensors' and the plan's, together."""
+def judge(plan: Plan, request: Request) -> Verdict:
+    """Everything that is known about one plan: files, tensors, the engine's config checks, sizes, kernels, rules."""
     model = plan.model
-    unknowns = list(plan.unknowns)
+    kernels = tuple(kernels_of(plan))
+    from_rules, broken = rules.run(Context(model, plan, request))
+    findings = (
+        *model.checkpoint.problems,
+        *engine_refusals(plan, request),
+        *model.findings,
+        *plan.violations,
+        *(finding for choice in kernels for finding in choice.refusals),
+        *from_rules,
+    )
+    unknowns = [*plan.unknowns, *(Unknown(f"rule {rule.code}", rule.error, "") for rule in broken)]
     if model.inferred:
         unknowns.append(
             Unknown(
@@ -43,10 +60,53 @@ def judge(plan: Plan) -> Verdict:
                 how_to_know="mlload inspect --tensors shows the guess",
             )
         )
-    return combine((*model.checkpoint.problems, *model.findings, *plan.violations), unknowns)
+    return combine(once(findings), unknowns, kernels)
 
 
-def combine(findings: Iterable[Finding], unknowns: Iterable[Unknown]) -> Verdict:
+def engine_refusals(plan: Plan, request: Request) -> Iterator[Finding]:
+    """What the engine refuses before it builds a layer: architecture and quantization config."""
+    checkpoint, profile = plan.model.checkpoint, plan.profile
+    yield from config_refusals(checkpoint.config, profile, trust_remote_code=request.trust_remote_code)
+    resolved = resolve_quantization(checkpoint.config, checkpoint.json_files, profile, asked=request.quantization)
+    yield from resolved.findings
+    yield from quant_refusals(resolved, plan.dtype, plan.capability, profile)
+
+
+def at_every_size(plan: Plan, request: Request) -> Iterator[Finding]:
+    """Errors that no parallel size changes: of the files, their tensors and the config."""
+    config_rules = [rule for rule in rules.all_rules() if rule.code.startswith("CF")]
+    from_rules, _ = rules.run(Context(plan.model, plan, request), config_rules)
+    found = (*plan.model.checkpoint.problems, *engine_refusals(plan, request), *plan.model.findings, *from_rules)
+    return (finding for finding in found if finding.severity == "error")
+
+
+def kernels_of(plan: Plan) -> Iterator[Choice]:
+    """One choice per kind of layer on one rank; none where no GPU was named."""
+    if plan.capability is None:
+        return
+    for layer in plan.layers():
+        yield choose(
+            layer.shape,
+            layer.scheme,
+            plan.view.method,
+            plan.dtype,
+            plan.capability,
+            plan.profile,
+            where=layer.where,
+        )
+
+
+def once(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Several judges may find the same: said by its code, place and sentence once."""
+    seen: set[tuple[str, str, str]] = set()
+    for finding in findings:
+        key = (finding.code, finding.where, finding.message)
+        if key not in seen:
+            seen.add(key)
+            yield finding
+
+
+def combine(findings: Iterable[Finding], unknowns: Iterable[Unknown], kernels: tuple[Choice, ...] = ()) -> Verdict:
     """Findings and open questions as one verdict."""
     found, open_questions = tuple(by_severity(list(findings))), tuple(unknowns)
     errors = [finding for finding in found if finding.severity == "error"]
@@ -58,4 +118,4 @@ def combine(findings: Iterable[Finding], unknowns: Iterable[Unknown]) -> Verdict
         word = "unknown"
     else:
         word = "warn" if any(finding.severity == "warning" for finding in found) else "ok"
-    return Verdict(starts, word, found, open_questions)
+    return Verdict(starts, word, found, open_questions, kernels)

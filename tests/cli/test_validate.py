@@ -66,7 +66,8 @@ def test_several_sources(mlload: Run, llama: Path, tmp_path: Path) -> None:
     other = write_llama(tmp_path / "eight heads", num_attention_heads=8)
     done = mlload("validate", llama, other, "--tp", "4")
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == f"would start: vllm serve '{other}' --tensor-parallel-size 4"
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("small-llama  tp", "eight heads"))]
+    assert [row[-3:] for row in rows] == [["no", "fail", "TP001"], ["yes", "ok", "-"]]
     results = validated(mlload, llama, other, tmp_path / "nowhere", "--tp", "4", code=1)["results"]
     assert [result["verdict"] for result in results] == ["fail", "ok", "unknown"]
     assert "nowhere" in results[2]["unknowns"][0]["why"]
