@@ -159,7 +159,13 @@ class ConfigView:
 
     @property
     def layers(self) -> int:
-        return self.size("num_hidden_layers")
+        """As counted, or as many as a pattern names where the config holds no count (Nemotron-H)."""
+        counted = self.size("num_hidden_layers")
+        if counted:
+            return counted
+        pattern = self.get("layers_block_type") or self.get("hybrid_override_pattern")
+        named = len(pattern) if isinstance(pattern, (list, str)) else 0
+        return named if named <= LIMITS["num_hidden_layers"] else 0
 
     @property
     def heads(self) -> int:

@@ -168,3 +168,17 @@ def test_defaults_name_fields_canonically() -> None:
     assert defaults_of("gpt2")["hidden_size"] == 768
     assert defaults_of("mixtral")["num_experts"] == 8
     assert defaults_of("nobody") == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "layers"),
+    [
+        ({"layers_block_type": ["mamba", "moe", "attention"]}, 3),
+        ({"hybrid_override_pattern": "M-M*E"}, 5),
+        ({"hybrid_override_pattern": "M-M*E", "num_hidden_layers": 4}, 4),
+        ({"hybrid_override_pattern": "M" * 5000}, 0),
+        ({"layers_block_type": 7}, 0),
+    ],
+)
+def test_a_pattern_counts_layers_where_nobody_else_does(config: dict[str, Any], layers: int) -> None:
+    assert ConfigView({"model_type": "nemotron_h", **config}).layers == layers

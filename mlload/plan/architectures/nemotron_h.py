@@ -20,6 +20,8 @@ LAYER = "backbone.layers.{layer}"
 MIXER = LAYER + ".mixer"
 ENGINE = (("backbone.embeddings", "model.embed_tokens"), ("backbone.", "model."))
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+# A pattern is somebody else's string: as long as anybody's model is deep.
+MOST = 4096
 NAMES = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
@@ -27,8 +29,8 @@ def kinds(c: ConfigView, letters: str = "hybrid_override_pattern", names: str = 
     """What each layer is: "mamba", "attention", "mlp" or "moe"."""
     pattern = c.get(letters)
     if isinstance(pattern, str) and pattern:
-        return [LETTERS.get(letter, "") for letter in pattern]
-    return [NAMES.get(str(name), str(name)) for name in c.items(names) or c.items("layer_types")]
+        return [LETTERS.get(letter, "") for letter in pattern[:MOST]]
+    return [NAMES.get(str(name), str(name)) for name in (c.items(names) or c.items("layer_types"))[:MOST]]
 
 
 def of_kind(c: ConfigView, kind: str) -> tuple[int, ...]:
