@@ -96,9 +96,9 @@ def uncovered(spec: QuantSpec, declares: Callable[[str], object | None], plain: 
 def _literal(entries: Iterable[str]) -> Iterator[str]:
     """Entries that are full paths into the layers."""
     for entry in entries:
-        if not set(entry) & set("*?[]^$|\\()") and not entry.startswith("re:"):
-            if any(part.isdigit() for part in entry.split(".")) and len(entry) < 512:
-                yield entry
+        pattern = entry.startswith("re:") or set(entry) & set("*?[]^$|\\()")
+        if not pattern and len(entry) < 512 and any(part.isdigit() for part in entry.split(".")):
+            yield entry
 
 
 def _settings(config: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,8 @@ from mlload.checkpoint.finding import Finding, Hint
 from mlload.checkpoint.tensor import TensorRef
 from mlload.quant.formats.census import Census, Kind, module_of, place
 from mlload.quant.formats.declaration import Declaration
-from mlload.quant.formats.facts import KERNEL_LAYOUTS
+from mlload.quant.formats.facts import KERNEL_LAYOUTS, roles
+from mlload.quant.formats.fields import integer
 from mlload.quant.spec import KVScheme, Scheme
 
 # Formats whose `detect` may stand in for each other without the label being wrong: they share tensors.
@@ -52,6 +53,16 @@ def leftover(declared: Declaration, census: Census) -> Iterator[Finding]:
 
 def of_declaration(declared: Declaration, others: Sequence[Declaration]) -> Iterator[Finding]:
     """What is odd about where and how it is declared."""
+    for key in ("bits", "w_bit", "group_size", "q_group_size"):
+        value = declared.config.get(key)
+        if value is not None and not isinstance(value, list) and integer(declared.config, key) is None:
+            yield Finding(
+                "QT018",
+                "error",
+                "starts",
+                declared.where,
+                f"{key} is {str(value)[:40]!r}, which is no whole number",
+            )
     if declared.where.endswith(".json") and declared.where != "config.json" and not declared.seen:
         yield Finding(
             "QT002",
@@ -100,6 +111,8 @@ def of_content(declared: Declaration, seen: Sequence[Seen]) -> Iterator[Finding]
         yield _other_width(declared, entry)
     for entry in _first_of_each(seen, _odd_zero):
         yield _unpacked_zero(entry)
+    for entry in _first_of_each(seen, _renamed):
+        yield _other_names(declared, entry)
     widths = sorted({entry.scheme.bits for entry in seen})
     if len(widths) > 1 and not _declares_widths(seen):
         yield Finding(
@@ -229,6 +242,34 @@ def _unpacked_zero(entry: Seen) -> Finding:
         place([f"{module}.weight_zero_point" for module in entry.modules]),
         f"weight_zero_point is {zero.dtype} {list(zero.shape)}, stored unpacked; packed words would be I32 {want}",
         {"rows": zero.shape[0] if zero.shape else 1, "packed_rows": rows},
+    )
+
+
+def _renamed(entry: Seen) -> tuple[str, ...] | None:
+    """Tensors that the declared method wants under other names than the stored ones have."""
+    have, want = entry.scheme, entry.declared
+    if want is None or have.format == want.format or not {have.format, want.format} <= SAME_TENSORS:
+        return None
+    return tuple(sorted(roles(want).required - set(entry.tensors))) or None
+
+
+def _other_names(declared: Declaration, entry: Seen) -> Finding:
+    missing = _renamed(entry) or ()
+    want = roles(entry.declared).required if entry.declared is not None else frozenset()
+    stored = sorted(set(entry.tensors) - want - {"bias"})
+    shapes = ", ".join(f"{s} {entry.tensors[s].dtype} {list(entry.tensors[s].shape)}" for s in stored)
+    return Finding(
+        "QT008",
+        "error",
+        "starts",
+        place(entry.modules),
+        f"{declared.method} reads {' and '.join(missing)}, and the tensors are called otherwise: {shapes or 'none'}",
+        {"missing": list(missing), "stored": stored},
+        (
+            Hint(f"rename {', '.join(stored)} to {', '.join(missing)}")
+            if len(stored) == len(missing)
+            else Hint("declare the method whose tensors these are"),
+        ),
     )
 
 

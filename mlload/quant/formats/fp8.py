@@ -48,6 +48,8 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
         return _scheme(config, "block", block=block, renamed=renamed)
     if scale is not None and len(scale.shape) >= 1 and scale.shape[0] == n and n > 1:
         return _scheme(config, "channel")
+    if scale is not None and scale.shape not in ((), (1,), (1, 1)):
+        return None
     return _scheme(config, "tensor", static=static)
 
 

@@ -173,7 +173,7 @@ def test_zero_points_stored_unpacked() -> None:
     assert findings == ()
     path = "model.layers.0.mlp.down_proj"
     tensors[f"{path}.weight_zero_point"] = ("F16", (256, 4))
-    quant, findings = quantized(config, tensors)
+    _, findings = quantized(config, tensors)
     (finding,) = findings
     assert finding.code == "QT008" and f"{path}.weight_zero_point" in finding.where and "[32, 4]" in finding.message
 
@@ -263,7 +263,7 @@ def test_kv_scales_of_every_spelling() -> None:
         "self_attn.k_scale",
         "self_attn.k_proj.output_scale",
     ):
-        quant, findings = quantized(FP8_CONFIG, base | {f"model.layers.0.{ending}": ("F32", ())})
+        quant, findings = quantized(FP8_CONFIG, base | {f"model.layers.0.self_attn.{ending}": ("F32", ())})
         assert findings == () and quant.kv is not None and quant.kv.declared_by == "tensors"
 
 
@@ -283,7 +283,7 @@ def test_routers_and_heads_follow_the_tensors() -> None:
         "lm_head", spec(GPTQ, 1024, 256), 1024, 256
     )
     tensors["model.layers.0.mlp.gate.weight"] = ("F16", (8, 256))
-    quant, findings = quantized(GPTQ_CONFIG, tensors)
+    quant, _ = quantized(GPTQ_CONFIG, tensors)
     assert quant.scheme_for("model.layers.0.mlp.gate") is None
     assert quant.scheme_for("lm_head").format == "gptq"
 

@@ -16,6 +16,10 @@ CT4 = Scheme("compressed_tensors", "pack-quantized", 4, "int", "group", 128)
 FP8 = Scheme("fp8", "block", 8, "float", "block", 128, (128, 128))
 
 
+def layout_of(value: object) -> str:
+    return f"{value.format}-{value.layout}" if isinstance(value, Scheme) else ""
+
+
 def shapes(scheme: Scheme, n: int = N, k: int = K, experts: int | None = None) -> dict[str, tuple[int, ...]]:
     return {s.suffix: shape(s, n, k, experts) for s in spec(scheme, n, k, experts=experts)}
 
@@ -117,9 +121,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "expected"), TABLE, ids=lambda v: f"{v.format}-{v.layout}" if hasattr(v, "layout") else ""
-)
+@pytest.mark.parametrize(("scheme", "expected"), TABLE, ids=layout_of)
 def test_stored_shapes(scheme: Scheme, expected: dict[str, tuple[int, ...]]) -> None:
     assert shapes(scheme) == expected
 
@@ -262,9 +264,7 @@ BITS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "bits"), BITS, ids=lambda v: f"{v.format}-{v.layout}" if hasattr(v, "layout") else ""
-)
+@pytest.mark.parametrize(("scheme", "bits"), BITS, ids=layout_of)
 def test_effective_bits(scheme: Scheme, bits: float) -> None:
     assert effective_bits(scheme) == pytest.approx(bits, abs=1e-4)
 
