@@ -9,6 +9,7 @@ from mlload.plan.architectures.architecture import Architecture
 from mlload.plan.architectures.attention import AttentionSpec
 from mlload.plan.architectures.blocks import LAYER, embedding, gated_mlp, head, norm, param
 from mlload.plan.architectures.draft import numbered_drafts
+from mlload.plan.architectures.memory import rest
 from mlload.plan.architectures.mla import indexer, latent, mla
 from mlload.plan.architectures.moe_blocks import experts, moe_layers, router
 from mlload.plan.params import ParamSpec
@@ -89,10 +90,10 @@ def dense_memory(c: ConfigView) -> tuple[AttentionSpec, ...]:
 def sparse_memory(c: ConfigView) -> tuple[AttentionSpec, ...]:
     own = indexed_layers(c)
     whole = latent(c, sparse=True)
-    rest = tuple(i for i in range(c.layers) if i not in set(own))
-    if not rest:
+    others = rest(c, own)
+    if not others:
         return (whole,)
-    return (whole._replace(layers=own), latent(c)._replace(layers=rest))
+    return (whole._replace(layers=own), latent(c)._replace(layers=others))
 
 
 ARCHITECTURES = (

@@ -25,7 +25,7 @@ from mlload.plan.architectures.blocks import (
 )
 from mlload.plan.architectures.composite import IN_MODEL, moved, nested, on_every_stage, tower
 from mlload.plan.architectures.gemma4_towers import audio, vision
-from mlload.plan.architectures.memory import kv
+from mlload.plan.architectures.memory import kv, rest
 from mlload.plan.architectures.moe_blocks import experts, router, stacked_experts
 from mlload.plan.params import ParamSpec
 
@@ -128,7 +128,7 @@ def language(c: ConfigView, *, stacked: bool = True) -> Iterator[ParamSpec]:
         found += attention(c, group)
     wide = tuple(sorted(i for group in every if group.shared for i in group.layers))
     if c.flag("use_double_wide_mlp") and wide:
-        usual = tuple(i for i in layers if i not in wide)
+        usual = rest(c, wide)
         if usual:
             found += gated_mlp(c, usual, wiring=BEFORE_MLP)
         found += gated_mlp(c, wide, width=2 * c.intermediate, wiring=BEFORE_MLP)

@@ -10,7 +10,7 @@ from mlload.plan.architectures.attention import AttentionSpec
 from mlload.plan.architectures.blocks import LAYER, embedding, gated_mlp, gqa, head, norm, param
 from mlload.plan.architectures.composite import on_every_stage
 from mlload.plan.architectures.mamba_blocks import short_conv, short_conv_state
-from mlload.plan.architectures.memory import kv
+from mlload.plan.architectures.memory import kv, rest
 from mlload.plan.architectures.moe_blocks import experts, router
 from mlload.plan.params import ParamSpec
 
@@ -22,7 +22,7 @@ def by_kind(c: ConfigView) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(layers with attention, with a convolution)."""
     kinds, indices = c.items("layer_types"), c.items("full_attn_idxs")
     full = tuple(i for i in range(c.layers) if (kinds[i : i + 1] == ["full_attention"] if kinds else i in indices))
-    return full, tuple(i for i in range(c.layers) if i not in full)
+    return full, rest(c, full)
 
 
 def inner(c: ConfigView) -> int:

@@ -12,7 +12,7 @@ from mlload.plan.architectures.architecture import Architecture
 from mlload.plan.architectures.attention import AttentionSpec
 from mlload.plan.architectures.blocks import LAYER, column, embedding, gated_mlp, gqa, head, norm, param
 from mlload.plan.architectures.composite import WHOLE, moved, nested, tower
-from mlload.plan.architectures.memory import kv
+from mlload.plan.architectures.memory import kv, rest
 from mlload.plan.architectures.moe_blocks import experts, router, stacked_experts
 from mlload.plan.architectures.vision_encoders import patches
 from mlload.plan.params import ParamSpec
@@ -24,7 +24,7 @@ BEFORE = LAYER + ".post_attention_layernorm"
 def sparse_layers(c: ConfigView) -> tuple[int, ...]:
     named = c.items("moe_layers")
     if named:
-        return tuple(i for i in range(c.layers) if i in named)
+        return tuple(sorted({i for i in named if isinstance(i, int) and 0 <= i < c.layers}))
     step = c.size("interleave_moe_layer_step", 1)
     return tuple(range(step - 1, c.layers, step)) if step else ()
 
@@ -32,7 +32,7 @@ def sparse_layers(c: ConfigView) -> tuple[int, ...]:
 def language(c: ConfigView, *, stacked: bool = True) -> Iterator[ParamSpec]:
     """Modules of the language model, under "model."."""
     layers, sparse, bias = range(c.layers), sparse_layers(c), c.flag("attention_bias")
-    dense = tuple(i for i in layers if i not in sparse)
+    dense = rest(c, sparse)
     yield embedding(c)
     yield norm(f"{LAYER}.input_layernorm", c.hidden, layers)
     yield from gqa(c, layers, qkv_bias=bias, out_bias=bias)
@@ -85,7 +85,7 @@ def memory(c: ConfigView) -> tuple[AttentionSpec, ...]:
     rotary = named or [int((i + 1) % every != 0) for i in range(c.layers)]
     chunk = c.size("attention_chunk_size")
     near = tuple(i for i in range(min(c.layers, len(rotary))) if chunk and rotary[i])
-    far = tuple(i for i in range(c.layers) if i not in near)
+    far = rest(c, near)
     groups = (kv(c, near, "chunked", window=chunk), kv(c, far))
     return tuple(group for group in groups if group.layers)
 

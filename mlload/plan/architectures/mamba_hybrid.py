@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from mlload.checkpoint.config import ConfigView
@@ -11,7 +11,7 @@ from mlload.plan.architectures.attention import AttentionSpec
 from mlload.plan.architectures.blocks import LAYER, embedding, fused_gated_mlp, gated_mlp, gqa, head, norm
 from mlload.plan.architectures.composite import on_every_stage
 from mlload.plan.architectures.mamba_blocks import Mamba1, Mamba2, mamba1, mamba1_state, mamba2, mamba2_state
-from mlload.plan.architectures.memory import kv
+from mlload.plan.architectures.memory import kv, rest
 from mlload.plan.architectures.moe_blocks import experts, router, stacked_experts
 from mlload.plan.params import ParamSpec
 
@@ -38,10 +38,6 @@ def sizes(c: ConfigView) -> Mamba2:
         conv_bias=c.flag("mamba_conv_bias", True),
         norm=c.flag("mamba_rms_norm", True),
     )
-
-
-def rest(c: ConfigView, attention: Sequence[int]) -> tuple[int, ...]:
-    return tuple(i for i in range(c.layers) if i not in set(attention))
 
 
 # Bamba: a few layers have attention instead of a mixer.

@@ -25,6 +25,12 @@ def kv(
     )
 
 
+def rest(c: ConfigView, layers: Sequence[int]) -> tuple[int, ...]:
+    """The model's other layers."""
+    known = frozenset(layers)
+    return tuple(i for i in range(c.layers) if i not in known)
+
+
 def everywhere(c: ConfigView) -> tuple[AttentionSpec, ...]:
     """Every layer looks at every position."""
     return (kv(c, range(c.layers)),)

@@ -9,7 +9,7 @@ from mlload.checkpoint.config import ConfigView
 from mlload.plan.architectures.architecture import Architecture
 from mlload.plan.architectures.attention import AttentionSpec
 from mlload.plan.architectures.blocks import LAYER, embedding, gated_mlp, gqa, head, norm
-from mlload.plan.architectures.memory import kv
+from mlload.plan.architectures.memory import kv, rest
 from mlload.plan.params import ParamSpec
 
 MULTIPLE = 256
@@ -62,8 +62,7 @@ def build(c: ConfigView) -> Iterator[ParamSpec]:
 
 def memory(c: ConfigView) -> tuple[AttentionSpec, ...]:
     attention = attention_groups(c)
-    having = {i for layers in attention.values() for i in layers}
-    idle = tuple(i for i in range(c.layers) if i not in having)
+    idle = rest(c, [i for layers in attention.values() for i in layers])
     groups = [kv(c, layers, kv_heads=heads) for heads, layers in attention.items()]
     return (*groups, AttentionSpec("none", idle)) if idle else tuple(groups)
 
