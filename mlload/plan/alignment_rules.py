@@ -11,7 +11,8 @@ from mlload.plan.engine_layers import PlannedLayer
 from mlload.plan.engine_view import EngineView
 from mlload.plan.expert_rules import expert_findings
 from mlload.plan.rule_findings import found, remainder
-from mlload.profiles.methods import Method, method_for
+from mlload.plan.unknowns import Unknown
+from mlload.profiles.methods import UNKNOWN, Method, method_for
 
 Capability = tuple[int, int]
 
@@ -174,4 +175,25 @@ def _small_blocks(layer: PlannedLayer, method: Method) -> Iterator[Finding]:
         {"k": shape.in_full, "tp": shape.tp, "k_per_rank": shape.k, "block": block},
         question="starts" if refuses else "right",
         layers=layer.layers,
+    )
+
+
+def unknown_methods(view: EngineView, capability: Capability | None) -> tuple[Unknown, ...]:
+    """Layers whose method in the engine is not known here, as one open question."""
+    if view.profile.engine != "vllm":
+        return ()
+    open_layers = [
+        layer.label
+        for layer in view.layers
+        if layer.scheme is not None
+        and UNKNOWN in method_for(layer.shape, layer.scheme, view.method, capability, view.profile)
+    ]
+    if not open_layers:
+        return ()
+    return (
+        Unknown(
+            f"what {view.profile.label} allocates for {', '.join(dict.fromkeys(open_layers))}",
+            f"its method for {view.method} layers of this scheme is not in the profile",
+            "start the engine with load_format dummy and read its memory report",
+        ),
     )

@@ -23,7 +23,8 @@ def quantized_bytes(
     files as one rank cuts them.
     """
     shape = replace(layer.shape, experts=experts) if experts else layer.shape
-    found = allocate(shape, layer.scheme, method, dtype, capability, profile)
+    known = profile.engine == "vllm"
+    found = allocate(shape, layer.scheme, method, dtype, capability, profile) if known else None
     return _as_stored(layer, experts) if found is None else found
 
 

@@ -14,6 +14,8 @@ from mlload.plan.completeness import Completeness
 from mlload.plan.params import ParamSpec
 from mlload.plan.stored import Stored, expected_tensors, stored_shape
 from mlload.quant.formats.kv import kv_scale_of
+from mlload.quant.formats.tensors import stored_shape as stored_elements
+from mlload.quant.formats.tensors import tensor_name
 from mlload.quant.formats.tensors import tensor_name
 from mlload.quant.spec import Dim, QuantSpec, Scheme, TensorSpec
 
@@ -43,6 +45,8 @@ class Binder:
         self.quant = quant
         self.dtype = dtype
         self.alternates = alternates
+        # GGUF says its shapes in values; what is expected of a block type is counted in bytes.
+        self.blocks = checkpoint.format == "gguf"
         self.completeness = Completeness(quantized=quant is not None)
         # By identity: hashing a family costs more than what is looked up. The family is kept, so that its id stays its.
         self._expected: dict[int, tuple[ParamSpec, dict[Scheme | None, tuple[Expected, ...]]]] = {}
@@ -158,8 +162,8 @@ class Binder:
             kinds = {(ref.dtype, ref.shape) for ref in there}
             if len(kinds) != 1:
                 return None
-            dtype, shape = kinds.pop()
-            if not _fits(shape, expected):
+            dtype, _ = kinds.pop()
+            if not self._fits(there[0], expected):
                 return None
             dtypes.append(dtype)
             found += there
@@ -180,8 +184,9 @@ class Binder:
                 continue
             self.completeness.found((ref,))
             dtypes.append(ref.dtype)
-            if not _fits(ref.shape, expected):
-                self.completeness.misshapen(spec, expected.suffix, layer, expert, expected.shape, ref.shape)
+            if not self._fits(ref, expected):
+                shape = spec.shape if self.blocks and expected.tensor.role == "weight" else expected.shape
+                self.completeness.misshapen(spec, expected.suffix, layer, expert, shape, ref.shape)
         return tuple(dtypes)
 
     def _scheme(self, spec: ParamSpec, path: str) -> Scheme | None:
@@ -200,6 +205,12 @@ class Binder:
             )
         return known[scheme]
 
+    def _fits(self, ref: TensorRef, expected: Expected) -> bool:
+        shape = stored_elements(ref) if self.blocks else ref.shape
+        if shape == expected.shape:
+            return True
+        return expected.tensor.scalar_ok and all(size == 1 for size in (*shape, *expected.shape))
+
     def _present(self, spec: ParamSpec) -> bool:
         """Whether any tensor of the family's first module is there under its own name."""
         first = next(iter(spec.modules()), "")
@@ -216,12 +227,6 @@ class Binder:
                 if self._present(other):
                     return other
         return spec
-
-
-def _fits(shape: tuple[int, ...], expected: Expected) -> bool:
-    if shape == expected.shape:
-        return True
-    return expected.tensor.scalar_ok and all(size == 1 for size in (*shape, *expected.shape))
 
 
 def _path(spec: ParamSpec, layer: int, expert: int) -> str:

@@ -54,8 +54,9 @@ class BoundParam:
 
     @property
     def elements(self) -> int:
-        """Parameters as the model counts them (a 4-bit weight is one), tied and engine-only ones not at all."""
-        if self.alias or self.spec.engine_only or not self.stored:
+        """Parameters as the model counts them (a 4-bit weight is one). Tied ones are none of their own, a stored
+        copy of a tied table included; nor are those that only the engine has."""
+        if self.spec.alias_of is not None or self.spec.engine_only or not self.stored:
             return 0
         count = prod(self.spec.shape)
         if self.spec.bias is not None:

@@ -4,6 +4,22 @@ from __future__ import annotations
 
 # Code -> (title, explanation).
 CODES: dict[str, tuple[str, str]] = {
+    "TN001": (
+        "missing tensors",
+        "The architecture expects tensors that the files do not hold. An engine that checks (vLLM does for unquantized "
+        "models) stops while loading; one that does not serves a model with random weights in their place.",
+    ),
+    "TN002": (
+        "tensors nobody asks for",
+        "The files hold tensors that the architecture does not know: of layers beyond the config's count, of another "
+        "library's bookkeeping, or under names that the engine does not map. An engine ignores them or stops at the "
+        "first.",
+    ),
+    "TN003": (
+        "another shape than the config says",
+        "A tensor's shape in the files is not what config.json leads to. The files are the truth: either the config "
+        "was edited or belongs to another model. Engines cut or refuse such tensors; cut channels are lost silently.",
+    ),
     "TP001": (
         "attention heads",
         "Tensor parallelism gives every rank a whole number of attention heads, so their count must be a multiple of "

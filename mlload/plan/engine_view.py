@@ -55,7 +55,9 @@ class EngineView:
         )
         seen = sees_quantization(model, profile)
         everywhere = facts.get("every_stage", {})
-        method = engine_method(model.quant, model.config) if model.quant is not None and seen else None
+        method = None
+        if model.quant is not None and seen and profile.engine == "vllm":
+            method = engine_method(model.quant, model.config)
         plain_tower = profile.value("quant_methods", {}).get(method, {}).get("config") in facts.get("tower_ignores", ())
         params = tuple(
             _as_built(param, everywhere, seen and not (plain_tower and param.spec.mesh == "tower"))

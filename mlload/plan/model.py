@@ -8,7 +8,7 @@ collected as findings.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.config import ConfigView
@@ -78,7 +78,7 @@ def read_model(checkpoint: Checkpoint, *, assume_quant: str | None = None) -> Mo
     dtype = model_dtype(config, checkpoint)
     binder = Binder(checkpoint, quant, dtype, architecture.alternates)
     bound = [param for spec in architecture.params(config) for param in binder.bind(spec)]
-    params = (*bound, *binder.kv_scales())
+    params = (*_untied(bound), *binder.kv_scales())
     total, active, draft = _parameters(params, config)
     return Model(
         checkpoint=checkpoint,
@@ -92,6 +92,17 @@ def read_model(checkpoint: Checkpoint, *, assume_quant: str | None = None) -> Mo
         parameters_active=active,
         parameters_draft=draft,
     )
+
+
+def _untied(bound: list[BoundParam]) -> Iterator[BoundParam]:
+    """A head that is stored although the config ties it is built as one of its own (vLLM config/model.py:1255),
+    and the table that it is tied to is then on the first stage only."""
+    sources = {param.spec.alias_of for param in bound if param.spec.alias_of is not None and not param.alias}
+    for param in bound:
+        if param.spec.module in sources and param.spec.stage == "ends":
+            yield replace(param, spec=replace(param.spec, stage="first"))
+        else:
+            yield param
 
 
 def _quantization(checkpoint: Checkpoint, assume: str | None) -> tuple[QuantSpec | None, tuple[Finding, ...]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mlload.checkpoint.finding import Finding
+from mlload.plan.alignment_rules import unknown_methods
 from mlload.plan.dtype import resolve_dtype
 from mlload.plan.engine_layers import PlannedLayer
 from mlload.plan.engine_view import EngineView
@@ -179,7 +180,7 @@ def _plan(model: Model, profile: Profile, mesh: Mesh, dtype: str, capability: Ca
         capability=capability,
         view=view,
         violations=violations(model, mesh, view, capability),
-        unknowns=view.unknowns,
+        unknowns=(*view.unknowns, *unknown_methods(view, capability)),
     )
 
 

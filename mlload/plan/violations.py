@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlload.checkpoint.finding import Finding
 from mlload.plan.alignment_rules import Capability, alignment_findings
 from mlload.plan.engine_view import EngineView
+from mlload.plan.generic_alignment import stored_unit_findings
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import Model
 from mlload.plan.parallel_rules import parallel_findings
@@ -16,5 +17,5 @@ def violations(model: Model, mesh: Mesh, view: EngineView, capability: Capabilit
     return (
         *parallel_findings(model, mesh, view),
         *stage_findings(model, mesh, view),
-        *alignment_findings(view, capability),
+        *(alignment_findings(view, capability) if view.profile.engine == "vllm" else stored_unit_findings(view.layers)),
     )
