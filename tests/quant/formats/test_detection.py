@@ -169,7 +169,7 @@ def test_zero_points_stored_unpacked() -> None:
     }
     config = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": group}}
     tensors = layer(Scheme("compressed_tensors", "pack-quantized", 4, "int", "group", 128, symmetric=False))
-    quant, findings = quantized(config, tensors)
+    _, findings = quantized(config, tensors)
     assert findings == ()
     path = "model.layers.0.mlp.down_proj"
     tensors[f"{path}.weight_zero_point"] = ("F16", (256, 4))
@@ -257,12 +257,7 @@ def test_mixed_group_scales_of_mx() -> None:
 def test_kv_scales_of_every_spelling() -> None:
     """k_proj.k_scale, self_attn.kv_scale, ...: known, and never a reason to fail (case 74)."""
     base = layer(Scheme("fp8", "block", 8, "float", "block", 128, (128, 128)))
-    for ending in (
-        "self_attn.k_proj.k_scale",
-        "self_attn.kv_scale",
-        "self_attn.k_scale",
-        "self_attn.k_proj.output_scale",
-    ):
+    for ending in ("k_proj.k_scale", "kv_scale", "k_scale", "k_proj.output_scale"):
         quant, findings = quantized(FP8_CONFIG, base | {f"model.layers.0.self_attn.{ending}": ("F32", ())})
         assert findings == () and quant.kv is not None and quant.kv.declared_by == "tensors"
 
@@ -321,3 +316,20 @@ def test_malformed_configs_are_not_a_reason_to_stop() -> None:
             quant, _ = detect(checkpoint({"quantization_config": block}, tensors))
             if quant is not None:
                 quant.scheme_for("model.layers.0.mlp.up_proj")
+
+
+def test_block_scales_under_another_name() -> None:
+    """_scale_inv written as _scale: a block-fp8 engine looks for the former (case 71)."""
+    tensors: Tensors = {
+        "model.layers.0.self_attn.q_a_proj.weight": ("F8_E4M3", (256, 512)),
+        "model.layers.0.self_attn.q_a_proj.weight_scale": ("F32", (2, 4)),
+    }
+    _, findings = quantized(FP8_CONFIG, tensors)
+    (finding,) = findings
+    assert finding.code == "QT008" and finding.numbers == {"missing": ["weight_scale_inv"], "stored": ["weight_scale"]}
+    assert finding.hints[0].what == "rename weight_scale to weight_scale_inv"
+
+
+def test_settings_of_the_wrong_kind() -> None:
+    _, findings = quantized({**GPTQ_CONFIG, "bits": "four"}, layer(GPTQ))
+    assert codes(findings) == ["QT018"] and "bits is 'four'" in findings[0].message
