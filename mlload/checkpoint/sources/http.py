@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -61,6 +60,7 @@ class HttpClient:
         self._idle: dict[tuple[str, str], list[HTTPConnection]] = {}
         self._lock = threading.Lock()
         self._tls: ssl.SSLContext | None = None
+        self._stopped = threading.Event()
 
     def get(
         self, url: str, *, headers: dict[str, str] | None = None, start: int = 0, length: int | None = None
@@ -74,8 +74,8 @@ class HttpClient:
         failures = 0
         answer: Answer | None = None
         while failures < self.attempts:
-            if failures:
-                time.sleep(self._wait(failures, answer))
+            if failures and self._stopped.wait(self._wait(failures, answer)):
+                raise Unreachable("interrupted")
             try:
                 answer = self._redirected(
                     url, headers or {}, start + len(got), None if length is None else length - len(got)
@@ -192,13 +192,18 @@ class HttpClient:
         connection.set_tunnel(host.hostname or "", host.port or 443, headers=_proxy_secret(proxy))
         return connection
 
-    def close(self) -> None:
-        """Close the kept connections."""
+    def stop(self) -> None:
+        """Let no thread wait for another attempt, and close the kept connections."""
+        self._stopped.set()
         with self._lock:
             for idle in self._idle.values():
                 for connection in idle:
                     connection.close()
             self._idle.clear()
+
+    def resume(self) -> None:
+        """After `stop`, when those threads have gone."""
+        self._stopped.clear()
 
 
 def _read(response: HTTPResponse, want: int, meta: Answer, skip: int) -> bytes:

@@ -59,9 +59,11 @@ class HubSource:
 
         def one(asked: Range) -> bytes | Exception:
             try:
-                return self.read(*asked)
+                result = self.read(*asked)
             except MlloadError as error:
                 return error
+            ticker.step(len(result))
+            return result
 
         results: list[bytes | Exception] = []
         pool = ThreadPoolExecutor(max_workers=max(1, min(THREADS, len(ranges))))
@@ -69,10 +71,13 @@ class HubSource:
             for result in pool.map(one, ranges):
                 if isinstance(result, AccessError):
                     raise result
-                ticker.step(len(result) if isinstance(result, bytes) else 0)
                 results.append(result)
+        except BaseException:
+            self._client.stop()  # or the threads would go on to wait for the network
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+            self._client.resume()
             ticker.close()
         return results
 

@@ -39,6 +39,8 @@ def snapshot(repo_id: str, revision: str) -> Path | None:
     except (OSError, ValueError):  # not a name that the cache knows: perhaps the commit itself
         if "/" in revision or not revision:
             return None
+    if "/" in commit or commit in ("", ".", ".."):
+        return None
     path = root / "snapshots" / commit
     return path if path.is_dir() else None
 

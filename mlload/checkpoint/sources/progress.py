@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ BETWEEN_SECONDS = 0.1
 
 
 class Ticker:
-    """Counts finished steps of one job and tells `progress` about them, late and seldom."""
+    """Counts finished steps of one job, from any thread, and tells `progress` about them, late and seldom."""
 
     def __init__(self, progress: Progress | None, what: str, total: int) -> None:
         self.progress = progress
@@ -25,16 +26,18 @@ class Ticker:
         self._start = time.monotonic()
         self._next = self._start + QUIET_SECONDS
         self._shown = False
+        self._lock = threading.Lock()
 
     def step(self, nbytes: int) -> None:
         """One more step is done; it brought `nbytes`."""
-        self.done += 1
-        self.nbytes += nbytes
-        now = time.monotonic()
-        if self.progress is not None and now >= self._next:
-            self._next = now + BETWEEN_SECONDS
-            self._shown = True
-            self.progress(f"{self.what}: {self.done} of {self.total} reads, {self.nbytes / 1e6:.1f} MB")
+        with self._lock:
+            self.done += 1
+            self.nbytes += nbytes
+            now = time.monotonic()
+            if self.progress is not None and now >= self._next:
+                self._next = now + BETWEEN_SECONDS
+                self._shown = True
+                self.progress(f"{self.what}: {self.done} of {self.total} reads, {self.nbytes / 1e6:.1f} MB")
 
     def close(self) -> None:
         """Clear the line, if there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources import hub_id, open_source
 from mlload.checkpoint.sources.base import Range
+from mlload.checkpoint.sources.hub import AccessError
 from tests.checkpoint.sources.conftest import REPO
 from tests.servers.hub import HubServer
 
@@ -232,3 +234,24 @@ def test_ids(text: str, expected: tuple[str, str | None] | None) -> None:
 def test_pages_and_hf_addresses(hub: HubServer) -> None:
     for text in (f"https://huggingface.co/{REPO}", f"hf://{REPO}", f"https://huggingface.co/{REPO}/tree/main"):
         assert open_source(text).revision == hub.commit(REPO)
+
+
+def test_one_refusal_for_all_does_not_wait_for_the_others(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(REPO)
+    real = type(source).read
+    monkeypatch.setattr("mlload.checkpoint.sources.http.HttpClient._wait", lambda self, attempt, answer: 3600.0)
+    hub.switches.busy = 3  # three files are told to come back, which takes an hour
+
+    def read(self: object, name: str, start: int = 0, length: int | None = None) -> bytes:
+        if name != "config.json":
+            return real(self, name, start, length)  # type: ignore[arg-type]
+        while hub.switches.busy:
+            time.sleep(0.01)
+        raise AccessError("no access", exit_code=3)
+
+    monkeypatch.setattr(type(source), "read", read)
+    names = ["config.json", "generation_config.json", "model.safetensors.index.json", FIRST]
+    with pytest.raises(AccessError, match="no access"):
+        source.read_many([Range(name) for name in names])
+    monkeypatch.undo()
+    assert source.read("generation_config.json") == b'{"eos_token_id": 2}', "the source can be used again"
