@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlload.checkpoint import Checkpoint
+from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.quant.formats import detect
 from tests import truth_rows
 from tests.quant.checkpoints import checkpoint
