@@ -57,6 +57,8 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
     if len(entries) > 1 and any(entry.plan is not None for entry in entries):
         yield ""
         yield from sizes_table(entries)
+    elif len(entries) == 1:
+        yield from kernels(entries[0], width)
     yield ""
 
 
@@ -159,6 +161,22 @@ def sizes_table(entries: Sequence[Entry]) -> Iterator[Line]:
     for entry, figure in zip(entries, figures, strict=True):
         rows.append([entry.mesh.label(), starts_cell(entry), figure, codes(entry)])
     yield from table(rows, right=[False, False, True, False], gap=3)
+
+
+def kernels(entry: Entry, width: int) -> Iterator[Line]:
+    """Which kernel runs which layers on the GPU that was named; why the others do not is in the JSON."""
+    chosen: dict[str, list[str]] = {}
+    for choice in entry.verdict.kernels:
+        if choice.chosen is not None:
+            name = f"{choice.chosen} ({choice.provider})" if choice.provider else choice.chosen
+            chosen.setdefault(name, []).append(choice.layers.partition("[")[2].rstrip("]") or choice.layers)
+    if not chosen:
+        return
+    yield ""
+    yield Span("kernels", "bold")
+    column_width = max(map(len, chosen)) + 2
+    for name, layers in chosen.items():
+        yield from wrap(", ".join(dict.fromkeys(layers)), width, " " * column_width, first=f"{name:<{column_width}}")
 
 
 def overview(result: ValidateResult, width: int) -> Iterator[Line]:
