@@ -16,7 +16,6 @@ from mlload.plan.stored import Stored, expected_tensors, stored_shape
 from mlload.quant.formats.kv import kv_scale_of
 from mlload.quant.formats.tensors import stored_shape as stored_elements
 from mlload.quant.formats.tensors import tensor_name
-from mlload.quant.formats.tensors import tensor_name
 from mlload.quant.spec import Dim, QuantSpec, Scheme, TensorSpec
 
 # What one module looks like: its scheme and, per expected tensor, the dtype found (None: absent).

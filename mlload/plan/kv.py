@@ -26,6 +26,10 @@ KV_DTYPES: dict[str, str] = {
 }
 
 
+# Rotary values of a sparse MLA row.
+SPARSE_ROPE = 64
+
+
 class KVClass(NamedTuple):
     """One attention class on one rank.
 
@@ -44,9 +48,18 @@ class KVClass(NamedTuple):
 
 
 def kv_classes(
-    attention: Sequence[AttentionSpec], mesh: Mesh, rank: int, total_layers: int, *, dtype: str, kv_dtype: str
+    attention: Sequence[AttentionSpec],
+    mesh: Mesh,
+    rank: int,
+    total_layers: int,
+    *,
+    dtype: str,
+    kv_dtype: str,
+    ssm_dtype: str | None = None,
 ) -> tuple[KVClass, ...]:
-    """The classes of one rank. dtype is the model's, kv_dtype that of keys and values (safetensors names)."""
+    """The classes of one rank. dtype is the model's, kv_dtype that of keys and values, ssm_dtype that of recurrent
+    states where the engine has a setting for it, None for the model's (safetensors names)."""
+    kept = {"model": dtype, "ssm": ssm_dtype or dtype}
     mine = stage_layers(total_layers, mesh, mesh.pp_rank(rank))
     found: list[KVClass] = []
     for group in attention:
@@ -58,7 +71,7 @@ def kv_classes(
                     group.kind,
                     count,
                     count * _token_bytes(group, mesh.tp, kv_dtype),
-                    count * _state_bytes(group, mesh.tp, mesh.tp_rank(rank), dtype),
+                    count * _state_bytes(group, mesh.tp, mesh.tp_rank(rank), kept),
                     group.window,
                 )
             )
@@ -73,17 +86,21 @@ def _token_bytes(group: AttentionSpec, tp: int, kv_dtype: str) -> int:
     # An indexer keeps one byte a value, and a float32 scale for every 128 of them.
     index = group.index_dim + -(-group.index_dim // 128) * 4
     if group.kind == "mla":
+        if size == 1 and index:
+            # The sparse backend's eight-bit row (flashmla_sparse.py:79): latent bytes, a float32 scale for every
+            # 128 of them, and the 64 rotary values in 16 bits.
+            latent = group.latent - SPARSE_ROPE
+            return latent + -(-latent // 128) * 4 + SPARSE_ROPE * 2 + index
         return group.latent * size + index
     heads = max(1, -(-group.kv_heads // tp))
     return heads * (group.head_dim + group.v_head_dim) * size + index
 
 
-def _state_bytes(group: AttentionSpec, tp: int, rank: int, dtype: str) -> int:
+def _state_bytes(group: AttentionSpec, tp: int, rank: int, kept: dict[str, str]) -> int:
     total = 0
     for state in group.states:
         held = sum(_held(part, tp, rank) for part in state.parts)
-        kept = dtype if state.dtype in ("model", "ssm") else state.dtype
-        total += held * state.rest * DTYPE_BITS[kept] // 8
+        total += held * state.rest * DTYPE_BITS[kept.get(state.dtype, state.dtype)] // 8
     return total
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from mlload.checkpoint.finding import Finding
 from mlload.plan.alignment_rules import unknown_methods
-from mlload.plan.dtype import resolve_dtype
+from mlload.plan.dtype import resolve_dtype, torch_dtype
 from mlload.plan.engine_layers import PlannedLayer
 from mlload.plan.engine_view import EngineView
 from mlload.plan.kv import KV_DTYPES, KVClass, kv_classes
@@ -88,14 +88,16 @@ class Plan:
 
     def kv(self, rank: int) -> tuple[KVClass, ...]:
         """Memory of a rank by attention class."""
-        model = self.model
+        config = self.model.config
         return kv_classes(
-            model.architecture.attention(model.config),
+            self.model.architecture.attention(config),
             self.mesh,
             rank,
-            model.config.layers,
+            config.layers,
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
+            # The config's own word, which vLLM takes over (models/config.py:817, :956).
+            ssm_dtype=torch_dtype(config.get("mamba_ssm_cache_dtype") or config.get("mamba_ssm_dtype")),
         )
 
     def segments(self, rank: int, *, draft: bool = False) -> Iterator[Segment]:

@@ -65,8 +65,19 @@ def test_recurrent_layers_have_a_state_and_no_tokens() -> None:
     )
     whole = kv_classes((group,), Mesh(), 0, 5, dtype="BF16", kv_dtype="BF16")
     assert [(kind.bytes_per_token, kind.state_bytes) for kind in whole] == [(0, 5 * (96 * 3 * 2 + 8 * 64 * 4))]
+    halves = kv_classes((group,), Mesh(2), 1, 5, dtype="BF16", kv_dtype="BF16")
+    assert halves[0].state_bytes == 5 * ((16 + 16 + 16) * 3 * 2 + 4 * 64 * 4)
     quarter = kv_classes((group,), Mesh(4), 0, 5, dtype="BF16", kv_dtype="BF16")
     assert quarter[0].state_bytes == 5 * ((8 + 16 + 16) * 3 * 2 + 2 * 64 * 4)
+
+
+def test_the_state_dtype_is_the_engines_setting() -> None:
+    group = AttentionSpec("ssm", range(1), states=(StateSpec("ssm", (Part("", 8),), 16, "ssm"),))
+    sizes = [
+        kv_classes((group,), Mesh(), 0, 1, dtype="BF16", kv_dtype="BF16", ssm_dtype=dtype)[0].state_bytes
+        for dtype in (None, "F32")
+    ]
+    assert sizes == [8 * 16 * 2, 8 * 16 * 4]
 
 
 def test_shared_caches_are_counted_once() -> None:
@@ -79,6 +90,8 @@ def test_an_indexer_keeps_bytes_and_scales_beside_the_latent() -> None:
     group = AttentionSpec("mla", range(1), heads=4, latent=576, index_dim=128)
     (found,) = kv_classes((group,), Mesh(8), 0, 1, dtype="BF16", kv_dtype="BF16")
     assert found.bytes_per_token == 576 * 2 + 128 + 4
+    (packed,) = kv_classes((group,), Mesh(8), 0, 1, dtype="BF16", kv_dtype="F8_E4M3")
+    assert packed.bytes_per_token == 656 + 128 + 4  # the row that DeepSeek publishes
 
 
 @pytest.mark.parametrize(("kv_dtype", "size"), [("auto", 2), ("bfloat16", 2), ("fp8_e5m2", 1), ("float32", 4)])
