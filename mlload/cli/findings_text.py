@@ -27,7 +27,7 @@ def finding_lines(finding: Finding, width: int, note: str = "", said: set[Hint] 
         shorten(finding.where, max(room, 20)),
         Span(f"  {note}" if note else "", "dim"),
     ]
-    yield from wrap(sentence(finding.message), width, INDENT + " ")
+    yield from wrap(sentence(finding.message, finding.where), width, INDENT + " ")
     for hint in finding.hints:
         if said is not None:
             if hint in said:
@@ -44,12 +44,12 @@ def finding_lines(finding: Finding, width: int, note: str = "", said: set[Hint] 
         yield from lines
 
 
-def sentence(text: str) -> str:
-    """With a capital (unless it begins with a name such as `down_proj`, gptq or vLLM) and a full stop (unless
-    it ends in a mark or in something to copy)."""
+def sentence(text: str, where: str = "") -> str:
+    """With a capital (unless it begins with a name: `down_proj`, gptq, vLLM, or something of `where`) and a full
+    stop (unless it ends in a mark or in something to copy)."""
     text = text.strip()
     first = text.split(" ", 1)[0]
-    if first.isalpha() and first.islower() and first not in NAMES:
+    if first.isalpha() and first.islower() and first not in NAMES and first not in where:
         text = text[0].upper() + text[1:]
     return text if not text or text[-1] in ".!?:`" or text.endswith(("'", '"')) else text + "."
 

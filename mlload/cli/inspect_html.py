@@ -208,7 +208,7 @@ def finding_html(finding: Finding) -> Iterator[str]:
     yield '<div class="finding">'
     yield f'<div><b class="{finding.severity}">{finding.severity} {escape(finding.code)}</b> '
     yield f"<code>{escape(finding.where)}</code></div>"
-    yield f"<p>{escape(sentence(finding.message))}</p>"
+    yield f"<p>{escape(sentence(finding.message, finding.where))}</p>"
     if finding.hints:
         yield "<ul>"
         for hint in finding.hints:

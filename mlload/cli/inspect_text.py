@@ -48,8 +48,9 @@ def heading(result: InspectResult, width: int) -> Iterator[Line]:
     words = model_words(model) if model is not None else []
     if checkpoint.format == "adapter":
         words.append(adapter(result))
-    if model is None or not model.config_only:
+    if result.files.weights:
         words.append(f"{size(result.files.weight_bytes)} in {plural(len(result.files.weights), 'file')}")
+    words = words or ["nothing that a model could be read from"]
     label = shorten(checkpoint.label.rstrip("/").rsplit("/", 1)[-1] or checkpoint.label, width // 2)
     first, *rest = wrap(", ".join(words), width, " " * (LABEL + 1), first=" " * (cells(label) + 2))
     yield [Span(label, "bold"), first[cells(label) :]]

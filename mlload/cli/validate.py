@@ -79,7 +79,7 @@ def command(
 
         from mlload.cli.validate_json import document
 
-        report.write(json.dumps(document(result, not_judged=[]), indent=2))
+        report.write(json.dumps(document(result), indent=2))
     else:
         from mlload.cli.validate_text import render
 

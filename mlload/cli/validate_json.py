@@ -10,13 +10,13 @@ from mlload.plan.mesh import Mesh
 SCHEMA_VERSION = 1
 
 
-def document(result: ValidateResult, not_judged: list[str]) -> dict[str, Any]:
+def document(result: ValidateResult) -> dict[str, Any]:
     profile = result.question.profile
     return {
         "schema_version": SCHEMA_VERSION,
         "command": "validate",
         "engine": {"name": profile.engine, "version": profile.version, "assumed": dict(profile.assumed)},
-        "not_judged": not_judged,
+        "not_judged": ["--gpu: its memory"] if fits(result) == "unknown" else [],
         "results": [entry_json(entry, result) for entry in result.entries],
     }
 

@@ -45,6 +45,7 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
         yield from asked([entry.mesh for entry in entries], result, width)
         yield ""
     yield from answer(entries, result, width)
+    yield from memory(entries, result, width)
     said: set[Hint] = set()
     for finding, meshes in grouped(entries):
         yield ""
@@ -161,6 +162,17 @@ def sizes_table(entries: Sequence[Entry]) -> Iterator[Line]:
     for entry, figure in zip(entries, figures, strict=True):
         rows.append([entry.mesh.label(), starts_cell(entry), figure, codes(entry)])
     yield from table(rows, right=[False, False, True, False], gap=3)
+
+
+def memory(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
+    """What the largest rank of a single size holds, and that nobody has compared it with the GPU yet."""
+    gpu = result.question.gpu
+    nbytes = largest_rank(entries[0]) if len(entries) == 1 else None
+    texts = [f"{size(nbytes)} of weights on the largest rank"] if nbytes is not None else []
+    if gpu is not None and gpu.memory_gib is not None:
+        texts.append(f"whether that and the KV cache fit {gpu.memory_gib:.1f} GiB is not judged yet")
+    if texts:
+        yield from wrap("; ".join(texts), width)
 
 
 def kernels(entry: Entry, width: int) -> Iterator[Line]:

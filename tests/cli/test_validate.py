@@ -129,3 +129,17 @@ def test_starting_and_being_right_are_two_questions(
 ) -> None:
     verdict = combine(findings, unknowns)
     assert (verdict.starts, verdict.verdict) == (starts, word)
+
+
+def test_memory_is_not_judged_and_says_so(mlload: Run, llama: Path) -> None:
+    shown = validated(mlload, llama, "--gpu", "h100", code=0)
+    assert shown["results"][0]["fits"] == "unknown" and shown["not_judged"]
+    assert "is not judged yet" in mlload("validate", llama, "--gpu", "h100").stdout
+
+
+def test_kernels_need_a_gpu(mlload: Run, llama: Path) -> None:
+    assert validated(mlload, llama, code=0)["results"][0]["kernels"] == []
+    kernels = validated(mlload, llama, "--tp", "2", "--gpu", "cc:9.0", code=0)["results"][0]["kernels"]
+    shapes = {kernel["layers"]: kernel["shape"] for kernel in kernels}
+    assert shapes["QKVParallelLinear[qkv_proj]"] == [(6 + 2 + 2) * 16 // 2, 96]
+    assert shapes["RowParallelLinear[down_proj]"] == [96, 256 // 2]
