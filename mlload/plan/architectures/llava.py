@@ -1,8 +1,9 @@
-"""An encoder, a projector and a language model: LLaVA, Mistral 3, InternVL, Gemma 3."""
+"""An encoder, a projector and a language model: LLaVA, PaliGemma, Mistral 3, InternVL, Gemma 3."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from mlload.checkpoint.config import ConfigView
 from mlload.plan.architectures import vision
@@ -17,7 +18,7 @@ from mlload.plan.architectures.composite import (
     on_every_stage,
     tower,
 )
-from mlload.plan.architectures.vision_encoders import ENCODERS, intern_chat
+from mlload.plan.architectures.vision_encoders import ENCODERS, intern_chat, unbuilt
 from mlload.plan.params import ParamSpec
 
 PROJECTOR = "multi_modal_projector"
@@ -30,6 +31,8 @@ ALTERNATES = (
     ("model.vision_tower.vision_model.", "vision_tower."),
     ("model.multi_modal_projector.", "multi_modal_projector."),
 )
+
+ALL = ("embedding", "norm", "head")
 
 # (composite config, the tower's) -> modules
 Projector = Callable[[ConfigView, ConfigView], Iterator[ParamSpec]]
@@ -47,16 +50,40 @@ def depth(c: ConfigView, total: int, default: int) -> int:
     return min(max(n if n >= 0 else total + n + 1 for n in feature_layers(c, default)), total)
 
 
-def two_linears(c: ConfigView, inputs: int, *, bias: bool) -> Iterator[ParamSpec]:
-    text = {"component": "projector"}
-    yield from vision.mlp(
-        PROJECTOR, None, inputs, c.hidden, names=("linear_1", "linear_2"), out=c.hidden, bias=bias, **text
-    )
+def two_linears(c: ConfigView, inputs: int, *, bias: bool, cut: bool = True) -> Iterator[ParamSpec]:
+    """cut: False where the engine holds both whole on every rank."""
+    names = (("linear_1", inputs), ("linear_2", c.hidden))
+    if cut:
+        fields: dict[str, Any] = {"names": ("linear_1", "linear_2"), "out": c.hidden, "component": "projector"}
+        yield from vision.mlp(PROJECTOR, None, inputs, c.hidden, bias=bias, **fields)
+        return
+    for name, k in names:
+        module = f"{PROJECTOR}.{name}"
+        yield linear(module, c.hidden, k, bias=bias, quantized=False, kind="Linear", component="projector")
 
 
 def llava_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
     inputs = v.hidden * len(feature_layers(c, -2))
     yield from two_linears(c, inputs, bias=bool(c.raw.get("multimodal_projector_bias", True)))
+
+
+def llava_next_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
+    """The same, and a vector that ends each row of patches."""
+    yield from llava_projector(c, v)
+    yield param("image_newline", (c.hidden,), component="projector")
+
+
+def onevision_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
+    inputs = v.hidden * len(feature_layers(c, -1))
+    yield from two_linears(c, inputs, bias=bool(c.raw.get("multimodal_projector_bias", True)), cut=False)
+    yield param("image_newline", (c.hidden,), component="projector")
+
+
+def paligemma_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
+    # The outer field overrides the tower's.
+    width = c.size("projection_dim", 2048)
+    module = f"{PROJECTOR}.linear"
+    yield linear(module, width, v.hidden, bias=True, quantized=False, kind="Linear", component="projector")
 
 
 def mistral3_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
@@ -82,10 +109,16 @@ def gemma3_projector(c: ConfigView, v: ConfigView) -> Iterator[ParamSpec]:
 
 
 def rows(
-    vision_type: str, projector: Projector, *, layer: int, everywhere: tuple[str, ...] = ()
-) -> Callable[..., Iterator[ParamSpec]]:
+    vision_type: str,
+    projector: Projector,
+    *,
+    layer: int,
+    last_norm: bool = True,
+    everywhere: tuple[str, ...] = (),
+) -> Callable[[ConfigView], Iterator[ParamSpec]]:
     """vision_type: of the encoder where the config names none
     layer:       of the encoder whose output is taken by default
+    last_norm:   the engine builds the encoder's last norm where it builds all its layers
     everywhere:  what vLLM's class of the language model builds on every pipeline stage
     """
 
@@ -95,6 +128,8 @@ def rows(
         kind = named if named in ENCODERS else vision_type
         v = nested(raw, kind)
         encoder = ENCODERS[kind](v, depth(c, v.layers, layer))
+        if not last_norm:
+            encoder = (unbuilt(spec) if spec.module == "post_layernorm" else spec for spec in encoder)
         yield from tower(moved(encoder, (("", "vision_tower."),), (("", "vision_tower."),)))
         yield from tower(projector(c, v), "projector")
         yield from moved(on_every_stage(language(c)[0](c), *everywhere), WHOLE)
@@ -126,9 +161,16 @@ def row(model_type: str, build: Params, alternates: tuple[tuple[str, str], ...] 
 
 ARCHITECTURES = (
     row("llava", rows("clip_vision_model", llava_projector, layer=-2)),
+    row("llava_next", rows("clip_vision_model", llava_next_projector, layer=-2, last_norm=False)),
+    row("llava_onevision", rows("siglip_vision_model", onevision_projector, layer=-1, last_norm=False)),
+    # vLLM models/gemma.py:274, models/gemma2.py:259
+    row(
+        "paligemma",
+        rows("siglip_vision_model", paligemma_projector, layer=-1, everywhere=ALL),
+    ),
     row("mistral3", rows("pixtral", mistral3_projector, layer=-1)),
     row("internvl_chat", internvl_chat, ()),
     row("internvl", rows("internvl_vision", internvl_projector, layer=-1)),
     # vLLM models/gemma3.py:300, :313, :392
-    row("gemma3", rows("siglip_vision_model", gemma3_projector, layer=-1, everywhere=("embedding", "norm", "head"))),
+    row("gemma3", rows("siglip_vision_model", gemma3_projector, layer=-1, everywhere=ALL)),
 )

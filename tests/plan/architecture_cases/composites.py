@@ -47,6 +47,26 @@ CASES: dict[str, tuple[Case, ...]] = {
         whole("Llava", QWEN, SIGLIP, vision_feature_layer=-1, multimodal_projector_bias=False),
         whole("Llava", LLAMA, CLIP, vision_feature_layer=[-2, 1], tie_word_embeddings=True),
     ),
+    "llava_next": (
+        whole("LlavaNext", MISTRAL, CLIP),
+        whole("LlavaNext", LLAMA, SIGLIP, vision_feature_layer=1, multimodal_projector_bias=False),
+    ),
+    "llava_onevision": (
+        whole("LlavaOnevision", QWEN, SIGLIP),
+        whole("LlavaOnevision", QWEN, SIGLIP | {"vision_use_head": False}, tie_word_embeddings=True),
+    ),
+    "paligemma": (
+        whole("PaliGemma", SMALL | {"model_type": "gemma", "head_dim": 10}, SIGLIP, projection_dim=48),
+        whole("PaliGemma", SMALL | {"model_type": "gemma2", "head_dim": 10}, SIGLIP, projection_dim=48),
+    ),
+    "idefics3": (
+        whole("Idefics3", LLAMA, TOWER, scale_factor=2),
+        whole("Idefics3", LLAMA, TOWER | {"num_hidden_layers": 2}, scale_factor=3, tie_word_embeddings=True),
+    ),
+    "smolvlm": (
+        whole("SmolVLM", LLAMA, TOWER, scale_factor=2),
+        whole("SmolVLM", LLAMA, TOWER | {"num_hidden_layers": 2}, scale_factor=3, tie_word_embeddings=True),
+    ),
     "mistral3": (
         whole("Mistral3", MISTRAL, PIXTRAL, spatial_merge_size=2),
         whole(
