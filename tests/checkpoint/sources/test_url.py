@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,3 +107,38 @@ def test_progress(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlload.checkpoint.sources.progress.QUIET_SECONDS", -1.0)
     source.read_many([Range(FIRST, 0, 8)])
     assert lines == ["s3://models/tiny: 1 of 1 reads, 0.0 MB", ""]
+
+
+def test_failures_of_a_store_become_sentences(repositories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    MemoryFileSystem().pipe("/odd/config.json", b"{}")
+    source = open_source("memory://odd")
+    with pytest.raises(MlloadError, match=r"memory://odd has no file called x\.json"):
+        source.read("x.json")
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("the store\nis on fire")
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_ranges", broken)
+    with pytest.raises(MlloadError, match=r"cannot read memory:///odd/config\.json \(the store is on fire\)"):
+        source.read("config.json")
+    monkeypatch.setattr(MemoryFileSystem, "find", broken)
+    with pytest.raises(MlloadError, match=r"cannot read memory://odd \(the store is on fire\)"):
+        open_source("memory://odd")
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "said"),
+    [
+        ("s3://b/p", "fsspec", 's3://b/p needs s3fs, which is not installed here:  pip install "mlload[s3]"'),
+        ("az://b/p", "adlfs", 'az://b/p needs adlfs, which is not installed here:  pip install "mlload[az]"'),
+        ("memory://b", "fsspec", "memory://b needs a package that is not installed here ("),
+    ],
+)
+def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch, url: str, module: str, said: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MlloadError) as caught:
+        open_source(url)
+    assert caught.value.message.startswith(said)
+    assert caught.value.exit_code == 3
