@@ -6,17 +6,20 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # What pytest is given: make test ARGS="tests/cli -k json"
 ARGS   ?=
+COUNT  ?= 100000
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test slow lint clean
+.PHONY: help demo test slow fuzz bench lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    install mlload into $(VENV) and try it on a small checkpoint that it writes"
 	@echo "make test    install what the tests need into $(VENV) and run the fast tests"
 	@echo "make slow    the tests that take longer (real models, servers, whole skeletons)"
+	@echo "make fuzz    100,000 damaged inputs for every reader (COUNT=... for another number)"
+	@echo "make bench   cold start as ratios, kept in benchmarks/results"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove the environment and the caches"
 
@@ -41,10 +44,16 @@ demo: $(VENV)/.base
 	@PATH="$(abspath $(BIN)):$$PATH" sh tools/demo.sh
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow and not vllm and not fuzz" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not vllm" $(ARGS)
 
 slow: $(VENV)/.test
-	$(BIN)/python -m pytest -m "slow and not vllm and not fuzz" $(ARGS)
+	$(BIN)/python -m pytest -m "slow and not vllm" $(ARGS)
+
+fuzz: $(VENV)/.test
+	$(BIN)/python -m tests.fuzz --count $(COUNT)
+
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks.cold_start
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
