@@ -68,6 +68,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "minimax": ("minimax_m2",),
     "nemotron_nas": ("nemotron-nas",),
     "encoders": ("bert", "roberta", "xlm-roberta", "camembert"),
+    "modernbert": ("modernbert",),
     "whisper": ("whisper",),
     "nemotron_h": ("nemotron_h",),
     "mamba": ("mamba", "falcon_mamba", "mamba2"),

@@ -39,6 +39,11 @@ def of(name: str, **fields: Any) -> Case:
     return Case(BERT | {"architectures": [name]} | fields, name)
 
 
+def modern(name: str, **fields: Any) -> Case:
+    tokens = {f"{which}_token_id": i for i, which in enumerate(("pad", "bos", "eos", "cls", "sep"))}
+    return of(name, **tokens, num_labels=3, **fields)
+
+
 def relatives(stem: str) -> tuple[Case, ...]:
     return (
         of(f"{stem}Model", type_vocab_size=1),
@@ -53,6 +58,11 @@ CASES: dict[str, tuple[Case, ...]] = {
     "roberta": relatives("Roberta"),
     "xlm-roberta": relatives("XLMRoberta"),
     "camembert": relatives("Camembert"),
+    "modernbert": tuple(
+        modern(f"ModernBert{what}", **fields)
+        for what in ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+        for fields in ({}, {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True})
+    ),
     "whisper": (
         Case(WHISPER, "WhisperForConditionalGeneration"),
         Case(WHISPER | {"encoder_layers": 2, "decoder_layers": 3, "vocab_size": 90}, "WhisperForConditionalGeneration"),
