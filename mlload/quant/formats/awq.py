@@ -33,7 +33,7 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
     qweight, scales = tensors.get("qweight"), tensors.get("scales")
     if qweight is None or scales is None or len(qweight.shape) != 2 or len(scales.shape) != 2:
         return None
-    symmetric = "qzeros" not in tensors
+    symmetric = not flag(config, "zero_point", default="qzeros" in tensors)
     a, b = qweight.shape
     groups, n = scales.shape
     if qweight.dtype == "I16" and a * 4 == n:

@@ -40,6 +40,10 @@ ORDER = (
 METHOD_OF = {"compressed_tensors": "compressed-tensors", "auto_round": "auto-round"}
 
 
+# Layouts that differ in what activations need only.
+SAME_WEIGHTS = frozenset({"NVFP4", "W4A16_NVFP4"})
+
+
 def detect(checkpoint: Checkpoint) -> tuple[QuantSpec | None, tuple[Finding, ...]]:
     """The quantization of a checkpoint (None: there is none) and what is odd about it."""
     found = list(declarations(checkpoint.config, checkpoint.json_files))
@@ -193,7 +197,9 @@ class _Content:
 
 def _completed(scheme: Scheme, declared: Scheme | None) -> Scheme:
     """What tensors show, with what they cannot show from the declaration of that very module."""
-    if declared is None or (declared.format, declared.layout) != (scheme.format, scheme.layout):
+    if declared is None or declared.format != scheme.format:
+        return scheme
+    if declared.layout != scheme.layout and not {declared.layout, scheme.layout} <= SAME_WEIGHTS:
         return scheme
     in_tensors = scheme.format == "compressed_tensors"
     return replace(
@@ -203,7 +209,8 @@ def _completed(scheme: Scheme, declared: Scheme | None) -> Scheme:
         strategy=scheme.strategy,
         group_size=scheme.group_size,
         block=scheme.block,
-        symmetric=scheme.symmetric if scheme.format != "gptq" else declared.symmetric,
+        # Declared zero points that are not stored are missing; stored ones that are not declared are there.
+        symmetric=declared.symmetric and (scheme.symmetric or scheme.format == "gptq"),
         act_order=scheme.act_order if in_tensors else declared.act_order,
         activation=scheme.activation if scheme.activation == "static" else declared.activation,
         activation_bits=scheme.activation_bits or declared.activation_bits,

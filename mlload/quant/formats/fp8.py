@@ -38,7 +38,8 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
         return _fp4(renamed) if fp4 else None
     if weight.dtype not in FP8_DTYPES:
         return None
-    static = "input_scale" in tensors
+    # Where it is declared, a scale that is not there is missing.
+    static = "input_scale" in tensors or text(config, "activation_scheme").lower() == "static"
     n, k = weight.shape[-2:]
     if inverse is not None and len(inverse.shape) >= 2 and inverse.shape[-2:] != (1, 1):
         block = pair(config.get("weight_block_size")) or (128, 128)

@@ -158,7 +158,7 @@ def spec(scheme: Scheme, n: int, k: int, *, bias: bool = False, experts: int | N
     else:
         tensors = [
             TensorSpec("qweight", "I32", (rows, Dim("N"))),
-            TensorSpec("qzeros", "I32", (groups, columns), role="zero", optional=scheme.symmetric),
+            TensorSpec("qzeros", "I32", (groups, columns), role="zero"),
             TensorSpec("scales", None, (groups, Dim("N")), role="scale"),
             TensorSpec("g_idx", "I32", (Dim("K"),), role="g_idx", optional=not scheme.act_order),
         ]
@@ -167,27 +167,31 @@ def spec(scheme: Scheme, n: int, k: int, *, bias: bool = False, experts: int | N
     return stacked(tuple(tensors), experts)
 
 
-def v1_to_v2(qzeros: Any, bits: int) -> Any:
-    """v1's stored zero points (less one) as v2 stores them, word by word.
+def v1_to_v2(qzeros: Any, bits: int, *, planar: bool = False) -> Any:
+    """v1's stored zero points (less one) as v2 stores them.
 
-    The writer subtracts one constant from a whole word, so that a zero of 0 borrows from its neighbours; only
-    adding the same constant, modulo 2**32, undoes that. 3-bit streams, whose fields straddle words, and the
-    planes of 5 to 7 bits are subtracted value by value, so they are added to value by value.
+    For 2, 4 and 8 bits the writer subtracts one constant from a whole word, so that a zero of 0 borrows from its
+    neighbours; only adding the same constant, modulo 2**32, undoes that. The fields of 3-bit streams straddle words
+    and those of planes are spread over several: there each value is shifted by itself.
     """
-    return _shift_zeros(qzeros, bits, 1)
+    return _shift_zeros(qzeros, bits, 1, planar)
 
 
-def v2_to_v1(qzeros: Any, bits: int) -> Any:
-    return _shift_zeros(qzeros, bits, -1)
+def v2_to_v1(qzeros: Any, bits: int, *, planar: bool = False) -> Any:
+    return _shift_zeros(qzeros, bits, -1, planar)
 
 
-def _shift_zeros(qzeros: Any, bits: int, step: int) -> Any:
+def _shift_zeros(qzeros: Any, bits: int, step: int, planar: bool) -> Any:
     import numpy as np
 
     raw = np.ascontiguousarray(qzeros).view(np.uint32)
-    with np.errstate(over="ignore"):
-        shifted = raw + np.uint32(ONES[bits]) if step > 0 else raw - np.uint32(ONES[bits])
-    return shifted.view(np.int32)
+    if bits in ONES:
+        with np.errstate(over="ignore"):
+            shifted = raw + np.uint32(ONES[bits]) if step > 0 else raw - np.uint32(ONES[bits])
+        return shifted.view(np.int32)
+    read, write = _packing(planar)
+    values = read(raw.view(np.int32), bits, raw.shape[-1] * 32 // bits).astype(np.int16)
+    return write((values + step) & ((1 << bits) - 1), bits)
 
 
 def trivial(g_idx: Any, group: int) -> bool:
@@ -205,7 +209,8 @@ def unpack(scheme: Scheme, tensors: Mapping[str, Any], n: int, k: int) -> dict[s
     import numpy as np
 
     _readable(scheme)
-    read, _ = _packing(scheme)
+    planar = bool(scheme.option("planar"))
+    read, _ = _packing(planar)
     scale = np.asarray(tensors["scales"]).T
     out: dict[str, Any] = {name: tensors[name] for name in ("bias", "g_idx") if name in tensors}
     out["weight"] = read(np.asarray(tensors["qweight"]).T, scheme.bits, k)
@@ -214,13 +219,9 @@ def unpack(scheme: Scheme, tensors: Mapping[str, Any], n: int, k: int) -> dict[s
     if qzeros is None:
         out["zero"] = np.full((n, scale.shape[1]), 1 << (scheme.bits - 1), np.uint8)
     else:
-        v1 = scheme.layout == "gptq"
-        if v1 and scheme.bits in ONES:
-            qzeros = v1_to_v2(qzeros, scheme.bits)
-        zero = read(np.asarray(qzeros), scheme.bits, n)
-        if v1 and scheme.bits not in ONES:
-            zero = (zero + 1) & ((1 << scheme.bits) - 1)
-        out["zero"] = zero.T
+        if scheme.layout == "gptq":
+            qzeros = v1_to_v2(qzeros, scheme.bits, planar=planar)
+        out["zero"] = read(np.asarray(qzeros), scheme.bits, n).T
     return out
 
 
@@ -229,17 +230,14 @@ def pack(scheme: Scheme, values: Mapping[str, Any]) -> dict[str, Any]:
     import numpy as np
 
     _readable(scheme)
-    _, write = _packing(scheme)
+    planar = bool(scheme.option("planar"))
+    _, write = _packing(planar)
     codes = np.asarray(values["weight"], np.uint8)
     k = codes.shape[1]
     size = k if not scheme.group_size or scheme.group_size < 0 else scheme.group_size
-    zero = np.asarray(values["zero"], np.uint8).T
-    v1 = scheme.layout == "gptq"
-    if v1 and scheme.bits not in ONES:
-        zero = (zero - 1) & np.uint8((1 << scheme.bits) - 1)
-    qzeros = write(zero, scheme.bits)
-    if v1 and scheme.bits in ONES:
-        qzeros = v2_to_v1(qzeros, scheme.bits)
+    qzeros = write(np.asarray(values["zero"], np.uint8).T, scheme.bits)
+    if scheme.layout == "gptq":
+        qzeros = v2_to_v1(qzeros, scheme.bits, planar=planar)
     g_idx = values.get("g_idx")
     return {
         **{name: values[name] for name in ("bias",) if name in values},
@@ -260,7 +258,8 @@ def dequantize(scheme: Scheme, tensors: Mapping[str, Any], n: int, k: int) -> An
     scale = as_float32(parts["scale"])
     size = k if not scheme.group_size or scheme.group_size < 0 else scheme.group_size
     g_idx = np.asarray(parts["g_idx"]) if "g_idx" in parts else np.arange(k) // size
-    if g_idx.size and (g_idx.min() < 0 or g_idx.max() >= scale.shape[1]):
+    # Negative indices count from the last group, as GPTQModel's packer takes them.
+    if g_idx.size and (g_idx.min() < -scale.shape[1] or g_idx.max() >= scale.shape[1]):
         raise MlloadError(f"g_idx names group {int(g_idx.max())} of {scale.shape[1]} (from {int(g_idx.min())})")
     codes = parts["weight"].astype(np.float32)
     return (codes - parts["zero"].astype(np.float32)[:, g_idx]) * scale[:, g_idx]
@@ -271,9 +270,9 @@ def _readable(scheme: Scheme) -> None:
         raise MlloadError(f"GPTQ layout {scheme.layout!r} is shuffled for one kernel and cannot be read or written")
 
 
-def _packing(scheme: Scheme) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _packing(planar: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
     from mlload.quant.formats import bitstream
 
-    if scheme.option("planar"):
+    if planar:
         return bitstream.unpack_planes, bitstream.pack_planes
     return bitstream.unpack_words, bitstream.pack_words

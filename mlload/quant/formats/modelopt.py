@@ -41,8 +41,7 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
             return None
         groups = scale.shape[-1] if scale.shape else 1
         group = 2 * k // groups if groups and 2 * k % groups == 0 else 16
-        algo = "NVFP4" if "input_scale" in tensors and text(config, "quant_algo").upper() not in FP4_ALGOS[1:] else ""
-        return _scheme(algo or "W4A16_NVFP4", group)
+        return _scheme(_fp4_algo(config, "input_scale" in tensors), group)
     if weight.dtype not in FP8_DTYPES:
         return None
     if len(scale.shape) == 4:
@@ -54,6 +53,16 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
     if scale.shape in ((n,), (n, 1)):
         return _scheme("FP8_PER_CHANNEL_PER_TOKEN")
     return None
+
+
+def _fp4_algo(config: Mapping[str, Any], has_input_scale: bool) -> str:
+    """As declared, so that an input scale that is not there counts as missing; by the tensors otherwise."""
+    algo = text(config, "quant_algo").upper()
+    if algo in FP4_ALGOS:
+        groups = [group for group in mapping(config, "config_groups").values() if isinstance(group, dict)]
+        weight_only = bool(groups) and all(group.get("input_activations") is None for group in groups)
+        return "W4A16_NVFP4" if weight_only else algo
+    return "NVFP4" if has_input_scale else "W4A16_NVFP4"
 
 
 def _scheme(algo: str, group: int | None = None) -> Scheme | None:
@@ -89,6 +98,8 @@ def declare(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
     algo = text(config, "quant_algo") or ("MXFP8" if text(config, "quant_method").lower() == "mxfp8" else "")
     if not algo:
         algo = _algo_of_groups(config)
+    if algo.upper() in FP4_ALGOS:
+        algo = _fp4_algo({**config, "quant_algo": algo}, True)
     base = None if algo.upper() == "MIXED_PRECISION" else _scheme(algo, integer(config, "group_size"))
     layers = {
         path: _scheme(text(recipe, "quant_algo"), integer(recipe, "group_size"))

@@ -10,10 +10,12 @@ import pytest
 
 from mlload.checkpoint.gguf_types import BY_NAME
 from mlload.checkpoint.tensor import TensorRef
-from mlload.quant.formats import elements, get
+from mlload.quant.formats import bitstream, elements, get, gptq
 from mlload.quant.spec import Scheme
 
 AUTOAWQ = Path(__file__).parents[2] / "data" / "quant" / "autoawq.npz"
+
+GPTQMODEL = AUTOAWQ.with_name("gptqmodel.npz")
 
 GGUF_KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4"]
 
@@ -44,6 +46,29 @@ def test_autoawq(layout: str) -> None:
         want = arrays["gemm.dequantized"].astype(np.float32)
         # Theirs multiplies in float16: one rounding of a product below 1.
         assert np.abs(get("awq").dequantize(scheme, stored, 32, 256) - want).max() < 2**-12
+
+
+@pytest.mark.parametrize("name", ["dense2", "dense3", "dense4", "dense8", "planar3", "planar5", "planar6", "planar7"])
+def test_gptqmodel(name: str) -> None:
+    arrays = np.load(GPTQMODEL)
+    bits, planar = int(name[-1]), name.startswith("planar")
+    codes, packed = arrays[f"{name}.codes"], arrays[f"{name}.packed"]
+    read, write = (
+        (bitstream.unpack_planes, bitstream.pack_planes) if planar else (bitstream.unpack_words, bitstream.pack_words)
+    )
+    assert np.array_equal(write(codes, bits), packed) and np.array_equal(read(packed, bits, 32), codes)
+    # Along K: the same words, transposed.
+    scheme = Scheme("gptq", "gptq_p", bits, options=(("planar", True),) if planar else ())
+    values = {"weight": codes, "scale": np.ones((64, 1), np.float16), "zero": np.zeros((64, 1), np.uint8)}
+    assert np.array_equal(get("gptq").pack(scheme, values)["qweight"], packed.T)
+    if bits in gptq.ONES:
+        # Word by word and value by value agree where no value wraps.
+        inner = ((codes > 0) & (codes < (1 << bits) - 1)).all(axis=1)
+        assert inner.any() or bits < 4
+    else:
+        inner = np.ones(64, bool)
+    assert np.array_equal(gptq.v1_to_v2(packed, bits, planar=planar)[inner], arrays[f"{name}.v2"][inner])
+    assert np.array_equal(gptq.v2_to_v1(packed, bits, planar=planar)[inner], arrays[f"{name}.v1"][inner])
 
 
 @pytest.mark.parametrize("kind", GGUF_KINDS)

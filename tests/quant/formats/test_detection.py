@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlload.quant.formats import detect, spec
+from mlload.quant.formats import detect, roles, spec
 from mlload.quant.spec import Scheme
 from tests.quant.checkpoints import Tensors, checkpoint, codes, linear
 
@@ -333,3 +333,32 @@ def test_block_scales_under_another_name() -> None:
 def test_settings_of_the_wrong_kind() -> None:
     _, findings = quantized({**GPTQ_CONFIG, "bits": "four"}, layer(GPTQ))
     assert codes(findings) == ["QT018"] and "bits is 'four'" in findings[0].message
+
+
+@pytest.mark.parametrize("missing", ["qzeros", "input_scale", "weight_zero_point"])
+def test_what_is_declared_and_not_stored_is_still_asked_for(missing: str) -> None:
+    """An expert without its input scale, a layer without its zero points (case 65)."""
+    group = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": False}
+    config, scheme = {
+        "qzeros": (AWQ_CONFIG, AWQ),
+        "input_scale": (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+            Scheme("modelopt", "NVFP4", 4, "float", "tensor_group", 16, activation="static", activation_bits=4),
+        ),
+        "weight_zero_point": (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "pack-quantized",
+                "config_groups": {"g": {"targets": ["Linear"], "weights": group}},
+            },
+            Scheme("compressed_tensors", "pack-quantized", 4, "int", "group", 128, symmetric=False),
+        ),
+    }[missing]
+    path = "model.layers.0.mlp.experts.17.up_proj"
+    whole = layer(scheme, path=path.replace("17", "16"))
+    damaged = layer(scheme, path=path)
+    del damaged[f"{path}.{missing}"]
+    quant, _ = quantized(config, whole | damaged)
+    expected = quant.scheme_for(path)
+    assert expected == scheme
+    assert missing in roles(expected).required

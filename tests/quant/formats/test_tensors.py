@@ -271,7 +271,7 @@ def test_effective_bits(scheme: Scheme, bits: float) -> None:
 
 def test_roles() -> None:
     found = roles(GPTQ)
-    assert found.required == {"qweight", "scales"} and found.optional == {"qzeros", "g_idx"}
+    assert found.required == {"qweight", "qzeros", "scales"} and found.optional == {"g_idx"}
     assert found.of["qzeros"] == "zero"
     assert roles(AWQ).required == {"qweight", "qzeros", "scales"}
     assert roles(FP8).required == {"weight", "weight_scale_inv"}
