@@ -81,6 +81,8 @@ class ParamSpec:
     engine_only: the engine allocates it, checkpoints do not hold it (a bias that only the fused module has); with
                 `alias_of` it is a copy of that module's tensor, with bytes of its own (Gemma's v, where k serves twice)
     buffer:     the engine loads it, but as a buffer, which is no parameter: its bytes are in disk_bytes only
+    transforms: what a loader does to a rank's rows before they are the module's, in order: "unpair_rope:64" undoes
+                GGUF's order of q and k (each head of 64 rows holds its two halves in turn)
     """
 
     module: str
@@ -106,6 +108,7 @@ class ParamSpec:
     dtype: str | None = None
     wiring: str | None = None
     engine_only: bool = False
+    transforms: tuple[str, ...] = ()
     buffer: bool = False
 
     @property

@@ -27,7 +27,7 @@ class Segment(NamedTuple):
     role:    part of a fused layer ("q", "gate"); "" for a whole module
     engine:  path of the engine's module that holds it
     kind:    what the tensor is to its linear: "weight", "scale", "zero", "bias", ...
-    transforms: what to do on the way, in order (none for a plain copy)
+    transforms: what to do on the way, in order (none for a plain copy), see `ParamSpec`
     """
 
     rank: int
@@ -111,4 +111,5 @@ def segments(param: BoundParam, at: Placement, rank: int, vocab_padding: int = 6
                         role=role,
                         engine=engine,
                         kind=tensor.role,
+                        transforms=spec.transforms,
                     )

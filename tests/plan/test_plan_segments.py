@@ -10,6 +10,7 @@ import pytest
 
 from mlload import profiles
 from mlload.checkpoint.tensor import DTYPE_BITS
+from mlload.plan.architectures.gguf import as_gguf
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import Model
 from mlload.plan.plan import Plan, make_plan
@@ -166,6 +167,18 @@ def test_draft_layers_are_apart(tmp_path: Path) -> None:
     assert not [s for s in plan.segments(0) if s.tensor.startswith("model.layers.3.")]
     assert sum(s.nbytes for s in drafted) == sizes.draft_bytes
     assert sizes.draft_bytes == 0 or "draft" not in sizes.by_component
+
+
+def test_rows_of_gguf_heads_say_that_they_are_paired(tmp_path: Path) -> None:
+    """llama's q and k alone; a slice of whole heads can be undone on its rank."""
+    of = model(tmp_path, LLAMA)
+    architecture = as_gguf(of.architecture)
+    marked = {spec.module: spec.transforms for spec in architecture.params(of.config) if spec.transforms}
+    assert marked == {
+        "blk.{layer}.attn_q": ("unpair_rope:8",),
+        "blk.{layer}.attn_k": ("unpair_rope:8",),
+    }
+    assert not any(segment.transforms for segment in plan_of(of, Mesh(2)).segments(0))
 
 
 def test_bytes_of_a_segment_follow_the_dtype(tmp_path: Path) -> None:

@@ -11,6 +11,10 @@ from mlload.plan.architectures.architecture import Architecture
 from mlload.plan.architectures.blocks import param
 from mlload.plan.params import ParamSpec
 
+# Model types whose converter in llama.cpp (LlamaModel.permute and what inherits it) orders the rows of q and k
+# for rotary pairs that lie side by side.
+PAIRED_ROPE = frozenset({"llama", "mistral", "mixtral", "granite", "granitemoe", "smollm3", "arcee", "minicpm"})
+
 
 def as_gguf(architecture: Architecture) -> Architecture:
     """The same model class, whose `module`s are GGUF's names; `engine` stays."""
@@ -32,6 +36,12 @@ def stored(spec: ParamSpec, model_type: str) -> ParamSpec:
         alias_of=spec.alias_of and (gguf_module(spec.alias_of, model_type) or spec.alias_of),
         wiring=spec.wiring and (gguf_module(spec.wiring, model_type) or spec.wiring),
     )
+    if (
+        model_type in PAIRED_ROPE
+        and spec.component == "attention"
+        and [part.role for part in spec.parts] in (["q"], ["k"])
+    ):
+        spec = replace(spec, transforms=(f"unpair_rope:{spec.parts[0].unit}",))
     if spec.experts is None:
         return spec
     return replace(
