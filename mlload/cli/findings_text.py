@@ -10,7 +10,6 @@ from mlload.cli.output import Line, Span, Style
 from mlload.cli.quantities import plural
 
 STYLES: dict[Severity, Style] = {"error": "bad", "warning": "warn", "info": "accent"}
-NAMES = frozenset({"awq", "bitsandbytes", "gguf", "gptq", "mlx", "modelopt", "quark", "torchao"})
 INDENT = " " * 7
 
 
@@ -27,16 +26,13 @@ def finding_lines(finding: Finding, width: int, note: str = "", said: set[Hint] 
         shorten(finding.where, max(room, 20)),
         Span(f"  {note}" if note else "", "dim"),
     ]
-    yield from wrap(sentence(finding.message, finding.where), width, INDENT + " ")
+    yield from wrap(sentence(finding.message), width, INDENT + " ")
     for hint in finding.hints:
         if said is not None:
             if hint in said:
                 continue
             said.add(hint)
-        text = sentence(hint.what)
-        if hint.needs == "original weights":
-            text = f"From the original weights: {text}"
-        lines = wrap(text, width, INDENT + "   ", first=INDENT + " - ")
+        lines = wrap(advice(hint), width, INDENT + "   ", first=INDENT + " - ")
         if hint.command and cells(lines[-1]) + 2 + cells(hint.command) <= width:
             lines[-1] += f"  {hint.command}"
         elif hint.command:
@@ -44,14 +40,18 @@ def finding_lines(finding: Finding, width: int, note: str = "", said: set[Hint] 
         yield from lines
 
 
-def sentence(text: str, where: str = "") -> str:
-    """With a capital (unless it begins with a name: `down_proj`, gptq, vLLM, or something of `where`) and a full
-    stop (unless it ends in a mark or in something to copy)."""
+def sentence(text: str) -> str:
+    """With a full stop, unless it ends in a mark or in something to copy."""
     text = text.strip()
-    first = text.split(" ", 1)[0]
-    if first.isalpha() and first.islower() and first not in NAMES and first not in where:
-        text = text[0].upper() + text[1:]
     return text if not text or text[-1] in ".!?:`" or text.endswith(("'", '"')) else text + "."
+
+
+def advice(hint: Hint) -> str:
+    """A hint as a sentence of its own."""
+    text = sentence(hint.what)
+    if hint.needs == "original weights":
+        return f"From the original weights: {text}"
+    return text[:1].upper() + text[1:]
 
 
 def summary(findings: Iterable[Finding]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from mlload import __version__
 from mlload.checkpoint.finding import Finding, MlloadError
 from mlload.cli.describe import model_words
-from mlload.cli.findings_text import sentence, summary
+from mlload.cli.findings_text import advice, sentence, summary
 from mlload.cli.inspect_result import InspectResult
 from mlload.cli.inspect_text import COMPONENTS, TOKENS, files_words, layers_of, quantization_words, shape_of
 from mlload.cli.quantities import count, percent, plural, size
@@ -208,12 +208,11 @@ def finding_html(finding: Finding) -> Iterator[str]:
     yield '<div class="finding">'
     yield f'<div><b class="{finding.severity}">{finding.severity} {escape(finding.code)}</b> '
     yield f"<code>{escape(finding.where)}</code></div>"
-    yield f"<p>{escape(sentence(finding.message, finding.where))}</p>"
+    yield f"<p>{escape(sentence(finding.message))}</p>"
     if finding.hints:
         yield "<ul>"
         for hint in finding.hints:
-            prefix = "From the original weights: " if hint.needs == "original weights" else ""
             command = f" <code>{escape(hint.command)}</code>" if hint.command else ""
-            yield f"<li>{prefix}{escape(sentence(hint.what))}{command}</li>"
+            yield f"<li>{escape(advice(hint))}{command}</li>"
         yield "</ul>"
     yield "</div>"

@@ -117,6 +117,8 @@ def run(
 
 
 def _model(checkpoint: Checkpoint, assume_quant: str | None) -> tuple[Model | None, str | None]:
+    if checkpoint.format == "adapter":
+        return None, "an adapter has no plan of its own: it is served with its base, or merged into it"
     try:
         return read_model(checkpoint, assume_quant=assume_quant), None
     except MlloadError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mlload.checkpoint.finding import Hint
 from mlload.cli.describe import model_words
-from mlload.cli.findings_text import capped, finding_lines, sentence, summary
+from mlload.cli.findings_text import advice, capped, finding_lines, summary
 from mlload.cli.inspect_facts import Files, Quantization, SchemeUse
 from mlload.cli.inspect_result import InspectResult, Size, TensorRow
 from mlload.cli.layout import Cell, bar, cells, shorten, table, wrap
@@ -78,7 +78,7 @@ def facts(result: InspectResult, width: int) -> Iterator[Line]:
         if result.model.inferred:
             yield from row("inferred", "the model type is not in the tables; guessed from tensor names and shapes")
     if result.unplanned:
-        yield from row("unknown", result.unplanned)
+        yield from row("no plan", result.unplanned)
     if result.quantization is not None:
         yield from row("quantized", "; ".join(quantization_words(result.quantization, layers_of(result))))
     yield from row("files", files_words(result.files, result.checkpoint.format))
@@ -256,7 +256,7 @@ def why_not(sizes: tuple[Size, ...], width: int) -> Iterator[Line]:
         hint for entry in sizes for finding in entry.errors for hint in finding.hints if hint.needs == "these files"
     ]
     if hints:
-        yield from wrap(sentence(hints[0].what), width)
+        yield from wrap(advice(hints[0]), width)
 
 
 def ranks_table(result: InspectResult) -> Iterator[Line]:

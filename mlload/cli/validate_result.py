@@ -84,6 +84,10 @@ def judge_source(source: str, question: Question, revision: str | None, *, alone
 
 def judge_checkpoint(checkpoint: Checkpoint, question: Question) -> list[Entry]:
     """One entry per mesh; the model is read once."""
+    if checkpoint.format == "adapter":
+        return [
+            Entry(checkpoint.label, mesh, None, None, combine(checkpoint.problems, []), ()) for mesh in question.meshes
+        ]
     try:
         model = read_model(checkpoint, assume_quant=question.assume_quant)
     except MlloadError as error:

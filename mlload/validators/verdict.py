@@ -51,15 +51,6 @@ def judge(plan: Plan, request: Request) -> Verdict:
         *from_rules,
     )
     unknowns = [*plan.unknowns, *(Unknown(f"rule {rule.code}", rule.error, "") for rule in broken)]
-    if model.inferred:
-        unknowns.append(
-            Unknown(
-                what="the model class",
-                why=f"model type {model.config.model_type or '(none)'!r} is not in the tables, so its weights and how "
-                "they are cut were guessed from tensor names",
-                how_to_know="mlload inspect --tensors shows the guess",
-            )
-        )
     return combine(once(findings), unknowns, kernels)
 
 

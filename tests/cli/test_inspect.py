@@ -140,3 +140,25 @@ def test_unknown_architecture_without_weights(mlload: Run, tmp_path: Path) -> No
     (tmp_path / "x" / "config.json").write_text(json.dumps({"model_type": "never_heard_of"}))
     done = mlload("inspect", tmp_path / "x")
     assert done.returncode == 3 and "never_heard_of" in done.stdout and "Traceback" not in done.stderr
+
+
+def test_an_adapter_is_no_model(mlload: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base", "r": 16}))
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    write_safetensors(folder / "adapter_model.safetensors", {name: (16, 96)})
+    shown = inspected(mlload, folder)
+    assert shown["format"] == "adapter" and shown["plan"] is None and shown["sizes"] == []
+    assert mlload("inspect", folder).stdout.startswith("lora  LoRA adapter for org/base, rank 16, 3 KiB in 1 file")
+    assert mlload("validate", folder).returncode == 1
+
+
+def test_assumed_quantization(mlload: Run, llama: Path) -> None:
+    (llama / "model.safetensors").unlink()
+    shown = inspected(mlload, llama, "--assume-quant", "awq:g32")
+    assert shown["quantization"]["method"] == "awq" and shown["quantization"]["group_size"] == 32
+    # 4 bits, and per group of 32 a 4-bit zero and a 16-bit scale.
+    assert shown["quantization"]["effective_bits"] == pytest.approx(4 + (4 + 16) / 32)
+    done = mlload("inspect", llama, "--assume-quant", "nonsense")
+    assert done.returncode == 2 and "unknown quantization 'nonsense'" in done.stderr
