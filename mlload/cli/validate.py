@@ -73,6 +73,7 @@ def command(
     named = sources or (options.source_or_here(None, "validate"),)
     entries = [entry for source in named for entry in judge_source(source, question, revision, alone=len(named) == 1)]
     result = ValidateResult(question, tuple(entries))
+    out.kept.append(result)
     report = Output(out.stdout, out.stderr, width=out.width, unicode=out.unicode) if output else out
     if form == "json":
         import json
