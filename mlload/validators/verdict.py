@@ -83,6 +83,7 @@ def kernels_of(plan: Plan) -> Iterator[Choice]:
             plan.dtype,
             plan.capability,
             plan.profile,
+            model_type=plan.model.config.text_type,
             where=layer.where,
         )
 
