@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
 from math import prod
 
 from mlload.checkpoint.tensor import DTYPE_BITS, TensorRef
@@ -21,6 +23,8 @@ TENSOR = re.compile(
 )
 # Characters of a match outside its four groups.
 FIXED = len('"":{"dtype":,"data_offsets":[,]},')
+Kind = tuple[str, tuple[int, ...], int]  # dtype, shape, bytes
+
 MAX_DIMS = 16  # more is legal, and worth a word
 
 
@@ -46,7 +50,7 @@ def parse_compact(
         if not all(type(value) is str for value in metadata.values()) or _repeats(head.group(1), metadata):
             return None
     found = TENSOR.findall(text, head.end())
-    if sum([len(a) + len(b) + len(c) + len(d) for a, b, c, d in found]) + FIXED * len(found) != len(text) - head.end():
+    if sum(map(len, chain.from_iterable(found))) + FIXED * len(found) != len(text) - head.end():
         return None  # something lies between the matches
     tensors = _refs(found, file, data_start)
     if not tensors or data_start + int(found[-1][3]) != file_size or len({ref[0] for ref in tensors}) != len(tensors):
@@ -62,7 +66,7 @@ def _repeats(text: str, metadata: dict[str, str]) -> bool:
 def _refs(found: Sequence[tuple[str, str, str, str]], file: int, data_start: int) -> list[TensorRef] | None:
     """TensorRefs of tensors that lie one after another in the header's order; else None."""
     make = tuple.__new__
-    kinds: dict[str, tuple[str, tuple[int, ...], int]] = {}
+    kinds: dict[str, Kind] = {}  # a look-up in this costs a third of a call of `_kind`
     tensors: list[TensorRef] = []
     add = tensors.append
     position = 0
@@ -84,8 +88,9 @@ def _refs(found: Sequence[tuple[str, str, str, str]], file: int, data_start: int
     return tensors
 
 
-def _kind(text: str) -> tuple[str, tuple[int, ...], int] | None:
-    """(dtype, shape, bytes) of `"BF16","shape":[2,3]`; None where they are none, or not of whole, positive bytes."""
+@lru_cache(maxsize=4096)
+def _kind(text: str) -> Kind | None:
+    """What `"BF16","shape":[2,3]` says; None where it says none, or not of whole, positive bytes."""
     dtype, _, shape_text = text.partition(',"shape":')
     try:
         shape = tuple(json.loads(shape_text))
