@@ -18,11 +18,11 @@ from typing import Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
-from mlload.kernels.choice import choose
+from mlload.kernels.choice import Choice, choose
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import Model, read_model
 from mlload.plan.plan import make_plan
-from mlload.profiles import load
+from mlload.profiles import Profile, load
 from mlload.profiles.quantization import resolve_quantization
 
 Row = dict[str, Any]
@@ -43,42 +43,62 @@ def model(path: Path) -> Model | None:
         return None
 
 
+def choices(row: Row, folder: Path, profile: Profile) -> list[Choice] | None:
+    """The choice for every layer of a row's model; None where its architecture is not in the tables."""
+    built = model(folder)
+    if built is None:
+        return None
+    quant = resolve_quantization(built.checkpoint.config, built.checkpoint.json_files, profile).method
+    plan = make_plan(built, profile, Mesh(tp=row["tp"], pp=row["pp"], ep=row["ep"]), capability=capability(row))
+    return [
+        choose(
+            layer.shape,
+            layer.scheme,
+            quant,
+            TORCH.get(row["dtype"], "BF16"),
+            capability(row),
+            profile,
+            model_type=built.config.text_type,
+            where=layer.where,
+        )
+        for layer in plan.layers()
+    ]
+
+
 def compare(rows: Iterable[Row], folder: Callable[[Row], Path]) -> tuple[Counter[str], list[str], Counter[str]]:
-    """(agreeing entries by the row's label, disagreements in words, entries without a planned layer)."""
+    """(agreeing entries by the row's label, disagreements in words, entries without a planned layer).
+
+    A model that vLLM builds must not be refused; one that it refuses for want of a backend must be.
+    """
     profile = load("vllm", "0.33.0")
     agree: Counter[str] = Counter()
     differ: list[str] = []
     absent: Counter[str] = Counter()
     for row in rows:
-        if row["verdict"] != "ok":
+        no_backend = str(row["message"]).startswith("No FP8 MoE backend")
+        if row["verdict"] != "ok" and not no_backend:
             continue
-        built = model(folder(row))
-        if built is None:
+        at = f"{row['config']} tp {row['tp']} pp {row['pp']} ep {row['ep']} cc {row['capability']}"
+        found = choices(row, folder(row), profile)
+        if found is None:
             absent[f"{row['config']}: architecture"] += 1
             continue
-        quant = resolve_quantization(built.checkpoint.config, built.checkpoint.json_files, profile).method
-        plan = make_plan(built, profile, Mesh(tp=row["tp"], pp=row["pp"], ep=row["ep"]), capability=capability(row))
+        refusals = [f for choice in found for f in choice.refusals if f.question == "starts"]
+        if bool(refusals) != no_backend:
+            differ.append(f"{at}: vLLM {'refuses' if no_backend else 'builds'} it, ours {refusals[:1]}")
+        elif no_backend:
+            agree["refused: no FP8 MoE backend"] += 1
         ours: dict[str, set[str]] = {}
-        for layer in plan.layers():
-            choice = choose(
-                layer.shape,
-                layer.scheme,
-                quant,
-                TORCH[row["dtype"]],
-                capability(row),
-                profile,
-                model_type=built.config.text_type,
-            )
+        for choice in found:
             ours.setdefault(choice.layers, set()).add(choice.label)
         for name, label in row["kernels"].items():
-            if "Attention[" in name:
+            if "Attention[" in name or no_backend:
                 continue
             if name not in ours:
                 absent[f"{row['config']}: {name}"] += 1
             elif label in ours[name]:
                 agree[label] += 1
             else:
-                at = f"{row['config']} tp {row['tp']} pp {row['pp']} ep {row['ep']} cc {row['capability']}"
                 differ.append(f"{at}: {name} is {label}, ours {sorted(ours[name])}")
     return agree, differ, absent
 

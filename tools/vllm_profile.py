@@ -336,6 +336,9 @@ def moe_orders(release: Release) -> dict[str, Any]:
             if isinstance(node, ast.List) and len(node.elts) > 1 and member in (names := literal(node)):
                 out[oracle] = fact(names, path, node)
                 break
+    path = f"{ORACLE}/mxfp8.py"
+    value, line = assigned(release.tree(path), "_SUPPORTED_BACKENDS")
+    out["mxfp8"] = fact(literal(value), path, line)
     return out
 
 

@@ -233,3 +233,42 @@ def test_the_older_version_answers_too() -> None:
     )
     assert run(EXPERTS, BLOCK, "fp8", (10, 0), profile=old, model_type="qwen3_5_moe_text").chosen == "DEEPGEMM"
     assert run(EXPERTS, BLOCK, "fp8", (10, 0), model_type="qwen3_5_moe_text").chosen == "TRITON"
+
+
+QUARK_FP8 = Scheme("quark", "fp8", 8, "float", "tensor", activation="static", activation_bits=8)
+QUARK_MX = Scheme("quark", "mxfp4", 4, "mx", "group", 32, activation="dynamic", activation_bits=4)
+MXFP8 = Scheme("modelopt", "MXFP8", 8, "mx", "group", 32, activation="dynamic", activation_bits=8)
+ROUND = Scheme("gptq", "gptq", 4, "int", "group", 32)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "quant", "cc", "label"),
+    [
+        (QUARK_FP8, "quark", (9, 0), "QuarkW8A8Fp8MoEMethod/TRITON"),
+        (QUARK_FP8, "quark", (8, 0), "QuarkW8A8Fp8MoEMethod/MARLIN"),
+        (QUARK_MX, "quark", (10, 0), "QuarkOCP_MX_MoEMethod/CUTLASS_MXFP4_MXFP4"),
+        (QUARK_MX, "quark", (9, 0), "QuarkOCP_MX_MoEMethod/HUMMING"),
+        (QUARK_MX, "quark", (8, 0), "QuarkOCP_MX_MoEMethod/MARLIN"),
+        (MXFP8, "modelopt_mxfp8", (10, 0), "ModelOptMxFp8FusedMoE/DEEPGEMM"),
+        (MXFP8, "modelopt_mxfp8", (9, 0), "ModelOptMxFp8FusedMoE/HUMMING"),
+        (ROUND, "inc", (8, 0), "AutoGPTQMoEMethod/MARLIN"),
+    ],
+)
+def test_other_methods_of_experts(scheme: Scheme, quant: str, cc: tuple[int, int], label: str) -> None:
+    assert run(EXPERTS, scheme, quant, cc).label == label
+
+
+def test_autoround_experts_want_whole_tiles() -> None:
+    """96 is three groups of 32, but no multiple of Marlin's 64."""
+    cut = replace(EXPERTS, parts=(96, 96), parts_full=(768, 768), tp=8)
+    assert run(cut, ROUND, "inc", (8, 0)).label == "MoeWNA16Method/TRITON"
+    assert run(cut, ROUND, "auto_gptq", (8, 0)).label == "AutoGPTQMoEMethod/MARLIN"
+
+
+def test_quark_blocks_share_the_least_capability() -> None:
+    block = Scheme("quark", "fp8", 8, "float", "block", 128, (128, 128), activation="dynamic", activation_bits=8)
+    assert (
+        run(ROW, block, "quark", (9, 0)).label
+        == "QuarkLinearMethod/QuarkW8A8Fp8PerBlock/DeepGemmFp8BlockScaledMMKernel"
+    )
+    assert [finding.code for finding in run(ROW, block, "quark", (8, 0)).refusals] == ["KN003"]

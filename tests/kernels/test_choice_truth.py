@@ -20,3 +20,4 @@ def test_published_configs() -> None:
     agree, differ, _ = compare(public_rows(), folder)
     assert not differ, "\n".join(differ[:20])
     assert sum(agree.values()) > 1000
+    assert agree["refused: no FP8 MoE backend"] == 6

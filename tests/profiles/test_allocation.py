@@ -126,3 +126,25 @@ def test_attention_layers_hold_scales_as_their_method_creates_them() -> None:
     assert attention_bytes("modelopt_fp4", "BF16", mla=True) == {"BF16": 8}
     assert attention_bytes("auto_awq", "F16") == {}
     assert attention_bytes(None, "F16") == {}
+
+
+def test_mxfp8_experts_have_a_byte_of_scale_for_each_thirty_two_values() -> None:
+    mx = Scheme("modelopt", "MXFP8", 8, "mx", "group", 32, activation="dynamic", activation_bits=8)
+    values = 8 * (1536 * 2048 + 2048 * 768)
+    assert sizes(EXPERTS, mx, "modelopt_mxfp8") == {"F8_E4M3": values, "U8": values // 32}
+
+
+def test_mxfp4_experts_of_compressed_tensors_are_not_rounded_up() -> None:
+    mx = Scheme("compressed_tensors", "mxfp4-pack-quantized", 4, "mx", "group", 32, activation="dynamic")
+    odd = EngineLayer("RoutedExperts", "experts", (96, 96), 2080, experts=2, experts_all=2)
+    values = 2 * (192 * 2080 + 2080 * 96)
+    assert sizes(odd, mx, "compressed-tensors") == {"U8": values // 2 + values // 32}
+
+
+def test_quark_int8_experts_keep_zero_points() -> None:
+    int8 = Scheme("quark", "int8", 8, "int", "channel", activation="dynamic", activation_bits=8)
+    channels = 8 * (1536 + 2048)
+    assert sizes(EXPERTS, int8, "quark") == {
+        "I8": 8 * (1536 * 2048 + 2048 * 768) + channels + 8 * 3,
+        "F32": channels * 4,
+    }

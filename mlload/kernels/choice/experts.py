@@ -129,8 +129,8 @@ def _marlin(q: Question) -> str | None:
     if q.cc < 75:
         return f"needs compute capability 7.5, this GPU has {q.version}"
     if q.method.family == "wna16":
-        if q.method.name == "MoeWNA16Method":
-            return "does not take the layout that MoeWNA16 stores"
+        if q.method.name in ("MoeWNA16Method", "QuarkW4A16Int4MoEMethod"):
+            return f"does not take the layout that {q.method.name} stores"
         if not moe_marlin_fits(q.layer, q.method.group_size, q.profile):
             return _marlin_misfit(q)
     if q.method.weight == "fp8_block":
@@ -154,7 +154,8 @@ def _humming(q: Question) -> str | None:
         return "humming is not installed"
     if q.cc < 75:
         return f"needs compute capability 7.5, this GPU has {q.version}"
-    weight, activation = q.method.weight, q.method.activation
+    # mxfp4's list asks each backend about the activations that the backend itself uses (oracle/mxfp4.py:465).
+    weight, activation = q.method.weight, "" if q.method.weight == "mxfp4" else q.method.activation
     if (weight, activation) in _HUMMING or (_is_block(q) and activation in ("", "fp8_dynamic_128")):
         return None
     if q.method.family == "wna16" and weight not in ("int4_asym", "int8_asym"):
@@ -171,7 +172,7 @@ def _triton_wna16(q: Question) -> str | None:
 
 def _wna16_emulation(q: Question) -> str | None:
     if q.method.name == "MoeWNA16Method":
-        return "does not take the layout that MoeWNA16 stores"
+        return f"does not take the layout that {q.method.name} stores"
     return None if q.method.weight.startswith("int4") else f"takes 4-bit weights only, not {_scheme(q)}"
 
 
@@ -194,6 +195,8 @@ def _triton_kernels(q: Question) -> str | None:
         return "triton_kernels is not installed"
     if not 90 <= q.cc < 130:
         return f"needs compute capability 9.0 to 12.x, this GPU has {q.version}"
+    if q.layer.activation != "swigluoai" and not q.method.name.startswith("GptOss"):
+        return f"does not take the activation {q.layer.activation!r}"
     return None
 
 
@@ -206,8 +209,25 @@ def _deep_gemm_mxfp4(q: Question) -> str | None:
     return None if q.layer.activation in ("silu", "swiglustep", "situ") else f"does not take {q.layer.activation!r}"
 
 
-def _other_activation(q: Question) -> str | None:
-    return "quantizes activations, which this checkpoint does not ask for"
+def _cutlass_mxfp4(q: Question) -> str | None:
+    """experts/cutlass_moe.py:1026."""
+    if not q.family(10, 11):
+        return f"needs compute capability 10.x or 11.x, this GPU has {q.version}"
+    return None if q.method.activation == "mxfp4_dynamic" else f"does not take {_scheme(q)}"
+
+
+def _deep_gemm_mxfp8(q: Question) -> str | None:
+    """experts/deep_gemm_moe.py:139."""
+    if not q.deep_gemm or not q.family(10):
+        return f"needs deep_gemm and compute capability 10.x, this GPU has {q.version}"
+    if (reason := _gated(q)) is not None:
+        return reason
+    known = q.layer.activation in _DEEP_GEMM_ACTIVATIONS
+    return None if known else f"does not take the activation {q.layer.activation!r}"
+
+
+def _always(q: Question) -> str | None:
+    return None
 
 
 _COMMON: dict[str, Condition] = {
@@ -227,9 +247,12 @@ CONDITIONS: dict[str, dict[str, Condition]] = {
     "unquantized": {**_COMMON, "TRITON": _triton},
     "wna16": {**_COMMON, "TRITON": _triton_wna16, "EMULATION": _wna16_emulation},
     "nvfp4": {**_COMMON, "VLLM_CUTLASS": _vllm_cutlass_fp4, "EMULATION": _nvfp4_emulation},
-    "mxfp4_gpt_oss": {**_COMMON, "TRITON": _triton_kernels, "CUTLASS_MXFP4_MXFP4": _other_activation,
+    "mxfp4_gpt_oss": {**_COMMON, "TRITON": _triton_kernels, "CUTLASS_MXFP4_MXFP4": _cutlass_mxfp4,
                       "EMULATION": lambda q: None if q.has("quark") else "quark is not installed"},
     "mxfp4": {**_COMMON, "DEEPGEMM_MXFP4": _deep_gemm_mxfp4},
+    "mxfp4_checkpoint": {**_COMMON, "CUTLASS_MXFP4_MXFP4": _cutlass_mxfp4},
+    "mxfp8": {**_COMMON, "DEEPGEMM": _deep_gemm_mxfp8, "AITER_MXFP8": _elsewhere("ROCm"),
+              "TRITON_MXFP8": _elsewhere("ROCm"), "EMULATION": _always},
 }  # fmt: skip
 
 

@@ -39,6 +39,9 @@ def _humming_first(q: Question, order: tuple[str, ...]) -> tuple[str, ...]:
 
 def experts_order(q: Question) -> tuple[str, ...]:
     """The oracle's list, moved around as it moves it (oracle/fp8.py:80, unquantized.py:50, mxfp4.py:402)."""
+    if q.method.family == "mxfp4_checkpoint":
+        # No list: CUTLASS where it was compiled, Marlin elsewhere (compressed_tensors_moe_w4a4_mxfp4.py:64).
+        return ("CUTLASS_MXFP4_MXFP4", "MARLIN")
     order = list(q.profile.order("moe", q.method.family))
 
     def move(backend: str, to: int) -> None:
@@ -54,11 +57,13 @@ def experts_order(q: Question) -> tuple[str, ...]:
             move("FLASHINFER_CUTLASS", -1)
         return tuple(order)
     if q.method.family == "mxfp4_gpt_oss":
-        # Without a declared activation format only the 16-bit variants are tried (mxfp4.py:614).
-        order = [b for b in order if not b.endswith(("_MXFP8", "_FP8", "_MXFP4_MXFP4"))]
+        # Variants for the declared activation format first, then the 16-bit ones (mxfp4.py:614).
+        wide = [b for b in order if not b.endswith(("_MXFP8", "_FP8", "_MXFP4_MXFP4"))]
+        same = [b for b in order if b.endswith("_MXFP4_MXFP4") or b == "EMULATION"]
+        order = [*same, *(b for b in wide if b not in same)] if q.method.activation == "mxfp4_dynamic" else wide
         if q.cc // 10 == 12 and "BATCHED_MARLIN" in order:
             move("TRITON", order.index("BATCHED_MARLIN"))
-    if q.method.family == "wna16" or q.method.family.startswith(("nvfp4", "mxfp4", "fp8")):
+    if q.method.family == "wna16" or q.method.family.startswith(("nvfp4", "mxfp", "fp8")):
         order = list(_humming_first(q, tuple(order)))
     whole = q.method.weight == "fp8_block" and q.method.block == (128, 128)
     if q.method.family == "fp8" and q.cc == 90 and whole:

@@ -64,6 +64,8 @@ def attention_bytes(quant: str | None, dtype: str, *, mla: bool = False, kv_scal
         return {}
     if quant == "compressed-tensors":
         return {"F32": 3 * 4 * kv_scales, dtype: 3 * width * kv_scales}
+    if mla and quant == "modelopt_mixed":
+        return {}
     if quant.startswith("modelopt") or quant in ("fp8", "quark"):
         return {dtype: 4 * width}
     return {}

@@ -28,34 +28,46 @@ def experts_elements(
     """(dtype, elements) of everything that the experts hold on one rank."""
     e, h, i, s = layer.experts, layer.k, layer.intermediate, len(layer.parts)
     if method.family in ("mxfp4_gpt_oss", "mxfp4"):
-        h, i = mxfp4_sizes(h, i, mxfp4_backend(method.family, capability, profile))
+        h, i = mxfp4_sizes(h, i, mxfp4_backend(method, layer, capability, profile))
     weights = e * (s * i * h + h * i)
     # Biases of experts: GPTQ has them always, AWQ never (auto_gptq.py:571).
     has_bias = layer.bias > 0 and method.name != "AutoAWQMoEMethod"
     if method.name == "AutoGPTQMoEMethod":
         has_bias = True
-    elif method.name == "MoeWNA16Method":
+    elif method.name in ("MoeWNA16Method", "QuarkW4A16Int4MoEMethod"):
         has_bias = False
     biases = e * (s * i + h) if has_bias else 0
-    bias = [("BF16" if method.family.startswith("mxfp4") else dtype, biases)]
+    bias = [(_bias_dtype(method, dtype), biases)]
     if method.family == "unquantized":
         return [(dtype, weights), *bias]
     if method.name in ("AutoAWQMoEMethod", "AutoGPTQMoEMethod"):
         return _marlin_layout(method, layer, dtype) + bias
-    if method.name == "MoeWNA16Method":
+    if method.name in ("MoeWNA16Method", "QuarkW4A16Int4MoEMethod"):
         return _moe_wna16(method, layer, dtype)
     if method.family == "wna16":
         return _packed(method, layer, dtype) + bias
     if method.family == "fp8":
         return [("F8_E4M3", weights), ("F32", _fp8_scales(method, layer, scheme)), *bias]
     if method.family == "int8":
-        return [("I8", weights), ("F32", e * (s * i + h)), *bias]
+        scales = e * (s * i + h) if method.weight == "int8_channel" else e * (s + 1)
+        # Quark keeps zero points of weights and inputs (quark_moe.py:1175).
+        zeros = scales + e * (s + 1) if method.name.startswith("Quark") else 0
+        return [("I8", weights + zeros), ("F32", scales), *bias]
+    if method.family == "mxfp8":
+        return [("F8_E4M3", weights), ("U8", e * (s * i * (h // 32) + h * (i // 32))), *bias]
     if method.family == "nvfp4":
         groups = e * (s * i * (h // method.group_size) + h * (i // method.group_size))
         packed = e * (s * i * (h // 2) + h * (i // 2))
         return [("U8", packed), ("F8_E4M3", groups), ("F32", 2 * e * (s + 1)), *bias]
     packed = e * (s * i * (h // 2) + h * (i // 2))
     return [("U8", packed + e * (s * i * (h // 32) + h * (i // 32))), *bias]
+
+
+def _bias_dtype(method: Method, dtype: str) -> str:
+    """gpt-oss keeps bfloat16 biases whatever the model runs in, Quark float32 ones."""
+    if method.name.startswith("Quark"):
+        return "F32"
+    return "BF16" if method.family == "mxfp4_gpt_oss" else dtype
 
 
 def _marlin_layout(method: Method, layer: EngineLayer, dtype: str) -> Elements:
@@ -84,7 +96,8 @@ def _moe_wna16(method: Method, layer: EngineLayer, dtype: str) -> Elements:
     e, h, i, s = layer.experts, layer.k, layer.intermediate, len(layer.parts)
     pack = 8 // method.bits
     group = max(halved_group(method.group_size, h, i), 1)
-    zeros = (s * i // pack) * (h // group) + (h // pack) * (i // group) if method.zero_points else 0
+    has_zeros = method.zero_points or method.name == "QuarkW4A16Int4MoEMethod"
+    zeros = (s * i // pack) * (h // group) + (h // pack) * (i // group) if has_zeros else 0
     return [
         ("U8", e * (s * i * (h // pack) + h * (i // pack))),
         (dtype, e * (s * i * (h // group) + h * (i // group))),
@@ -115,17 +128,20 @@ def _fp8_scales(method: Method, layer: EngineLayer, scheme: Scheme | None) -> in
     return scales + (2 * e if static else 0)
 
 
-def mxfp4_backend(family: str, capability: tuple[int, int] | None, profile: Profile) -> str:
-    """The backend that rounds mxfp4 experts up, where the FlashInfer ones are absent (oracle/mxfp4.py:402)."""
+def mxfp4_backend(method: Method, layer: EngineLayer, capability: tuple[int, int] | None, profile: Profile) -> str:
+    """The backend that rounds mxfp4 experts up, where the FlashInfer ones are absent (oracle/mxfp4.py:402, :438)."""
     cc = capability_number(capability)
-    if family == "mxfp4":
-        if profile.assumed.get("deep_gemm") and cc // 10 in (10, 12):
-            return "DEEPGEMM_MXFP4"
-        humming = cc in profile.constant("humming_before_marlin", ()) and profile.assumed.get("humming")
-        return "HUMMING" if humming else "MARLIN"
-    # Consumer Blackwell prefers Marlin (oracle/mxfp4.py:426).
-    triton = profile.assumed.get("triton_kernels") and 90 <= cc < 130 and cc // 10 != 12
-    return "TRITON" if triton else "MARLIN"
+    humming = cc in profile.constant("humming_before_marlin", ()) and profile.assumed.get("humming")
+    weight_only = "HUMMING" if humming else "MARLIN"
+    if method.family == "mxfp4":
+        native = profile.assumed.get("deep_gemm") and cc // 10 in (10, 12)
+        return "DEEPGEMM_MXFP4" if native else weight_only
+    if method.activation == "mxfp4_dynamic" and cc // 10 in (10, 11):
+        return "CUTLASS_MXFP4_MXFP4"
+    # The Triton kernels know one activation; consumer Blackwell prefers Marlin (oracle/mxfp4.py:426).
+    swiglu = layer.activation == "swigluoai" or method.name.startswith("GptOss")
+    triton = swiglu and profile.assumed.get("triton_kernels") and 90 <= cc < 130 and cc // 10 != 12
+    return "TRITON" if triton else weight_only
 
 
 def mxfp4_sizes(h: int, i: int, backend: str) -> tuple[int, int]:
@@ -134,7 +150,7 @@ def mxfp4_sizes(h: int, i: int, backend: str) -> tuple[int, int]:
     def up(value: int, to: int) -> int:
         return ceil_div(value, to) * to
 
-    if backend == "DEEPGEMM_MXFP4":
+    if backend in ("DEEPGEMM_MXFP4", "CUTLASS_MXFP4_MXFP4"):
         return up(h, 128), up(i, 128)
     if backend == "MARLIN":
         return up(h, 256), up(i, 128)

@@ -35,7 +35,7 @@ def linear_elements(
         return _awq(method, layer, dtype) + bias
     if inner == "AutoGPTQLinearMethod":
         return _gptq(method, layer, dtype) + bias
-    if inner == "CompressedTensorsWNA16":
+    if inner.startswith("CompressedTensorsWNA"):
         return _wna16(method, layer, dtype) + bias
     if inner == "QuarkW4A16Int4":
         return _quark_int4(method, layer, dtype) + bias

@@ -34,35 +34,78 @@ def experts_method(layer: EngineLayer, scheme: Scheme | None, quant: str | None,
     """quant: the resolved method."""
     if scheme is None or quant is None:
         return Method("UnquantizedFusedMoEMethod", family="unquantized")
-    group = scheme.group_size or -1
-    zero_points = not scheme.symmetric
-    if quant in ("auto_awq", "auto_gptq"):
-        weight = f"int{scheme.bits}"
-        if not moe_marlin_fits(layer, group, profile):
-            weight += "_32" if group == 32 else ""
-            return Method("MoeWNA16Method", "", "wna16", weight, "", scheme.bits, group, None, zero_points)
-        if quant == "auto_awq":
-            return Method("AutoAWQMoEMethod", "", "wna16", weight, "", scheme.bits, group, None, zero_points)
-        return Method("AutoGPTQMoEMethod", "", "wna16", weight, "", scheme.bits, group)
-    if quant == "fp8":
-        if scheme.block:
-            fine = refined_block(layer, scheme.block)
-            return Method("Fp8MoEMethod", "", "fp8", "fp8_block", "fp8_dynamic_128", 8, block=fine or scheme.block)
-        static = scheme.activation == "static"
-        activation = "fp8_static_tensor" if static else "fp8_dynamic_tensor"
-        return Method("Fp8MoEMethod", "", "fp8", "fp8_tensor", activation, 8)
+    if quant in ("auto_awq", "auto_gptq", "inc"):
+        return _awq_gptq(layer, scheme, quant, profile)
+    if quant == "fp8" or (quant == "modelopt_mixed" and scheme.block):
+        return _fp8(layer, scheme)
     if quant == "compressed-tensors":
         return _compressed_tensors(scheme)
-    if quant in ("modelopt", "modelopt_fp4"):
-        if scheme.bits == 4:
-            activation = "nvfp4_dynamic" if scheme.activation else ""
-            return Method("ModelOptNvFp4FusedMoE", "", "nvfp4", "nvfp4", activation, 4, scheme.group_size or 16)
-        if scheme.strategy == "tensor":
-            return Method("ModelOptFp8MoEMethod", "", "fp8", "fp8_tensor", "fp8_static_tensor", 8)
+    if quant.startswith("modelopt") or quant == "mxfp8":
+        return _modelopt(scheme, quant)
+    if quant == "quark":
+        return _quark(scheme)
     if quant == "gpt_oss_mxfp4":
         return Method("GptOssMxfp4MoEMethod", "", "mxfp4_gpt_oss", "mxfp4", "", 4, 32)
     if quant == "mxfp4":
         return Method("Mxfp4MoEMethod", "", "mxfp4", "mxfp4", "", 4, 32)
+    return Method(UNKNOWN, family=UNKNOWN, bits=scheme.bits)
+
+
+def _awq_gptq(layer: EngineLayer, scheme: Scheme, quant: str, profile: Profile) -> Method:
+    """auto_awq.py:348, auto_gptq.py:250; AutoRound delegates to them and wants whole tiles (inc_wna16_moe.py:347)."""
+    group = scheme.group_size or -1
+    weight, zero_points = f"int{scheme.bits}", not scheme.symmetric
+    fits = moe_marlin_fits(layer, group, profile)
+    if quant == "inc":
+        fits = fits and layer.intermediate % max(64, group) == 0 and scheme.bits in (4, 8)
+    if not fits:
+        weight += "_32" if group == 32 and scheme.bits == 4 else ""
+        return Method("MoeWNA16Method", "", "wna16", weight, "", scheme.bits, group, None, zero_points)
+    if quant == "auto_awq" or scheme.format == "awq":
+        return Method("AutoAWQMoEMethod", "", "wna16", weight, "", scheme.bits, group, None, zero_points)
+    return Method("AutoGPTQMoEMethod", "", "wna16", weight, "", scheme.bits, group)
+
+
+def _fp8(layer: EngineLayer, scheme: Scheme) -> Method:
+    """fp8.py:480."""
+    if scheme.block:
+        fine = refined_block(layer, scheme.block)
+        return Method("Fp8MoEMethod", "", "fp8", "fp8_block", "fp8_dynamic_128", 8, block=fine or scheme.block)
+    activation = "fp8_static_tensor" if scheme.activation == "static" else "fp8_dynamic_tensor"
+    return Method("Fp8MoEMethod", "", "fp8", "fp8_tensor", activation, 8)
+
+
+def _modelopt(scheme: Scheme, quant: str) -> Method:
+    """modelopt.py:481, :840, :1292, :1886."""
+    if scheme.bits == 4:
+        activation = "nvfp4_dynamic" if scheme.activation else ""
+        return Method("ModelOptNvFp4FusedMoE", "", "nvfp4", "nvfp4", activation, 4, scheme.group_size or 16)
+    if scheme.kind == "mx":
+        return Method("ModelOptMxFp8FusedMoE", "", "mxfp8", "mxfp8", "mxfp8_dynamic", 8, 32)
+    if scheme.strategy == "tensor":
+        return Method("ModelOptFp8MoEMethod", "", "fp8", "fp8_tensor", "fp8_static_tensor", 8)
+    return Method(UNKNOWN, family=UNKNOWN, bits=scheme.bits)
+
+
+def _quark(scheme: Scheme) -> Method:
+    """quark_moe.py:167 `get_moe_method_target`."""
+    if scheme.kind == "float" and scheme.bits == 8:
+        weight = "fp8_block" if scheme.block else f"fp8_{scheme.strategy}"
+        dynamic = {"channel": "fp8_dynamic_token", "block": "fp8_dynamic_128"}.get(
+            scheme.strategy, "fp8_dynamic_tensor"
+        )
+        activation = "fp8_static_tensor" if scheme.activation == "static" else dynamic
+        return Method("QuarkW8A8Fp8MoEMethod", "", "fp8", weight, activation, 8, block=scheme.block)
+    if scheme.kind == "int" and scheme.bits == 4:
+        group, zero_points = scheme.group_size or -1, not scheme.symmetric
+        weight = "int4" + ("_32" if group == 32 else "") + ("_asym" if zero_points else "")
+        return Method("QuarkW4A16Int4MoEMethod", "", "wna16", weight, "", 4, group, None, zero_points)
+    if scheme.kind == "int" and scheme.bits == 8 and scheme.activation != "static":
+        token = "int8_dynamic_token" if scheme.strategy == "channel" else "int8_dynamic_tensor"
+        return Method("QuarkW8A8Int8MoEMethod", "", "int8", f"int8_{scheme.strategy}", token, 8)
+    if scheme.kind == "mx" and scheme.bits == 4:
+        activation = "mxfp4_dynamic" if scheme.activation == "dynamic" else ""
+        return Method("QuarkOCP_MX_MoEMethod", "", "mxfp4_gpt_oss", "mxfp4", activation, 4, 32)
     return Method(UNKNOWN, family=UNKNOWN, bits=scheme.bits)
 
 
@@ -73,7 +116,9 @@ def _compressed_tensors(scheme: Scheme) -> Method:
         if scheme.group_size == 16:
             activation = "nvfp4_dynamic" if scheme.activation else ""
             return Method("CompressedTensorsW4A4Nvfp4MoEMethod", "", "nvfp4", "nvfp4", activation, 4, 16)
-        return Method("CompressedTensorsW4A4Mxfp4MoEMethod", "", "mxfp4", "mxfp4", "", 4, 32)
+        return Method("CompressedTensorsW4A4Mxfp4MoEMethod", "", "mxfp4_checkpoint", "mxfp4", "mxfp4_dynamic", 4, 32)
+    if scheme.kind == "mx" and scheme.bits == 8:
+        return Method("CompressedTensorsW8A8Mxfp8MoEMethod", "", "mxfp8", "mxfp8", "mxfp8_dynamic", 8, 32)
     if scheme.kind == "int" and scheme.activation is None:
         zero_points = not scheme.symmetric
         weight = f"int{scheme.bits}" + ("_32" if group == 32 and scheme.bits == 4 else "")

@@ -60,11 +60,13 @@ def _gptq(scheme: Scheme) -> Method:
 
 
 def _inc(layer: EngineLayer, scheme: Scheme, cc: int, profile: Profile) -> Method:
-    """inc_wna16_linear.py: delegates to the GPTQ or AWQ method; widths without Marlin go to Humming."""
-    if scheme.kind != "int" or scheme.bits not in (4, 8):
+    """inc_wna16_linear.py:38, inc_fp8_linear.py:15: delegates to the GPTQ, AWQ or fp8 method; widths without
+    Marlin go to Humming, which is not known here."""
+    if scheme.format == "fp8":
+        return _fp8(scheme, cc)._replace(name="INCLinearMethod", scheme="Fp8LinearMethod")
+    if scheme.kind != "int" or scheme.bits not in (4, 8) or scheme.format == "compressed_tensors":
         return Method(UNKNOWN, family=UNKNOWN, bits=scheme.bits)
-    awq = "awq" in scheme.layout
-    inner = _awq(layer, scheme, cc, profile) if awq else _gptq(scheme)
+    inner = _awq(layer, scheme, cc, profile) if scheme.format == "awq" else _gptq(scheme)
     return inner._replace(name="INCLinearMethod", scheme=inner.name)
 
 
@@ -112,6 +114,10 @@ def _compressed_tensors(scheme: Scheme, cc: int, profile: Profile) -> Method:
             None,
             not scheme.symmetric,
         )
+    if scheme.kind == "int" and scheme.layout == "pack-quantized" and scheme.activation == "dynamic":
+        weight, zeros = f"int{scheme.bits}", not scheme.symmetric
+        inner = f"CompressedTensorsWNA{scheme.activation_bits}Int"
+        return Method(name, inner, "mixed_precision", weight, "", scheme.bits, group, None, zeros)
     if scheme.kind == "int" and scheme.bits == 8 and scheme.strategy in ("tensor", "channel"):
         return Method(name, "CompressedTensorsW8A8Int8", "int8", f"int8_{scheme.strategy}", "int8", 8)
     if scheme.kind == "float" and scheme.bits == 8:
@@ -156,6 +162,10 @@ def _quark(scheme: Scheme) -> Method:
         return Method(name, "QuarkW4A16Int4", "mixed_precision", "int4", "", 4, group, None, not scheme.symmetric)
     if scheme.kind == "float" and scheme.bits == 8:
         static = scheme.activation == "static"
+        if scheme.block:
+            return Method(
+                name, "QuarkW8A8Fp8PerBlock", "fp8_block", "fp8_block", "fp8_dynamic_128", 8, block=scheme.block
+            )
         activation = "fp8_static_tensor" if static else "fp8_dynamic_token"
         return Method(name, "QuarkW8A8Fp8", "fp8", f"fp8_{scheme.strategy}", activation, 8)
     if scheme.kind == "float" and scheme.bits == 4 and scheme.group_size == 16:
