@@ -34,7 +34,7 @@ class HubSource:
         self.repo_id = repo_id
         self.label = label or repo_id
         self.asked_revision = revision
-        self.endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+        self.endpoint = endpoint()
         self._progress = progress
         self._client = HttpClient(user_agent=_user_agent())
         self._token = token()
@@ -202,6 +202,12 @@ class HubSource:
 
 class AccessError(MlloadError):
     """A refusal that all files of a source would meet."""
+
+
+def endpoint() -> str:
+    """The Hub's address, or that of the mirror which the environment names."""
+    named = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    return named if "://" in named else f"https://{named}"
 
 
 def offline() -> bool:

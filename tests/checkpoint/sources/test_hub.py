@@ -12,7 +12,7 @@ import pytest
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources import hub_id, open_source
 from mlload.checkpoint.sources.base import Range
-from mlload.checkpoint.sources.hub import AccessError
+from mlload.checkpoint.sources.hub import AccessError, endpoint, token
 from tests.checkpoint.sources.conftest import REPO
 from tests.servers.hub import HubServer
 
@@ -255,3 +255,24 @@ def test_one_refusal_for_all_does_not_wait_for_the_others(hub: HubServer, monkey
         source.read_many([Range(name) for name in names])
     monkeypatch.undo()
     assert source.read("generation_config.json") == b'{"eos_token_id": 2}', "the source can be used again"
+
+
+@pytest.mark.parametrize(
+    ("named", "address"),
+    [("", "https://huggingface.co"), ("hub.example", "https://hub.example"), ("http://h:1/x/", "http://h:1/x")],
+)
+def test_the_address_of_the_hub(monkeypatch: pytest.MonkeyPatch, named: str, address: str) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", named)
+    assert endpoint() == address
+
+
+def test_the_stored_login_is_asked_of_its_owner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "token"))
+    assert token() is None
+    (tmp_path / "token").write_text("hf_stored")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_stored")
+    assert token() == "hf_stored"
+    monkeypatch.setenv("HF_TOKEN", " hf_env ")
+    assert token() == "hf_env"
