@@ -36,10 +36,11 @@ def config_refusals(
 
 def _model_type(config: dict[str, Any], profile: Profile, trusted: bool) -> list[Finding]:
     model_type = config.get("model_type")
-    architectures = config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else None
-    if model_type is None:
-        model_type = profile.value("architecture_to_model_type", {}).get(first)
+    names = _architectures(config)
+    if model_type is None and names:
+        model_type = profile.value("architecture_to_model_type", {}).get(names[0])
+    if model_type is not None and not isinstance(model_type, str):
+        model_type = str(model_type)
     known = set(profile.value("transformers_types", ())) | set(profile.value("config_registry", ()))
     if not known or model_type in known or "speculators_config" in config:
         return []
@@ -62,8 +63,13 @@ def _model_type(config: dict[str, Any], profile: Profile, trusted: bool) -> list
     return [Finding("EN002", severity, "starts", "config.json", message, {"model_type": model_type})]
 
 
+def _architectures(config: dict[str, Any]) -> list[str]:
+    value = config.get("architectures")
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
 def _architecture(config: dict[str, Any], profile: Profile) -> list[Finding]:
-    names = [name for name in config.get("architectures") or () if isinstance(name, str)]
+    names = _architectures(config)
     registered = profile.architectures
     if not names or not registered or any(name in registered for name in names):
         return []
