@@ -103,6 +103,11 @@ def quote(text: str, limit: int = 60) -> str:
     return ascii(shown) if not shown.isprintable() else f"'{shown}'"
 
 
+def escape(text: str) -> str:
+    """A text with everything that cannot be printed as \\x.., \\u....: file names may hold anything."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def kind_of(value: Any) -> str:
     """A JSON value's type in JSON's own words."""
     if value is None:

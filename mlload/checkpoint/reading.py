@@ -15,6 +15,7 @@ from mlload.checkpoint import side_files
 from mlload.checkpoint.checkpoint import Checkpoint, FileRef, Index
 from mlload.checkpoint.finding import Finding
 from mlload.checkpoint.headers import read_headers
+from mlload.checkpoint.json_text import escape
 from mlload.checkpoint.sources.base import Range, Source, SourceFile
 from mlload.checkpoint.sources.progress import Progress
 from mlload.checkpoint.union import unite
@@ -83,8 +84,15 @@ def _read(source: Source) -> Checkpoint:
             FileRef(file.name, file.size, kind_of_file(file.name), file.name in taken, file.digest) for file in listing
         ),
         fingerprint=headers.fingerprint,
-        problems=tuple(problems),
+        problems=tuple(map(_printable, problems)),
     )
+
+
+def _printable(finding: Finding) -> Finding:
+    """A finding on one line whatever the names in it hold: control characters are escaped."""
+    if finding.message.isprintable() and finding.where.isprintable():
+        return finding
+    return replace(finding, message=escape(finding.message), where=escape(finding.where))
 
 
 def _index(source: Source, choice: Choice, texts: dict[str, bytes | Exception]) -> tuple[Index | None, list[Finding]]:
