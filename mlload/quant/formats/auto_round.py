@@ -12,7 +12,7 @@ from typing import Any
 
 from mlload.checkpoint.tensor import TensorRef
 from mlload.quant.formats import matching, plain_modules, registry
-from mlload.quant.formats.fields import flag, integer, mapping, pair, strings, text
+from mlload.quant.formats.fields import flag, integer, mapping, pair, strings, text, width
 from mlload.quant.formats.tensors import cut
 from mlload.quant.spec import Scheme, TensorSpec
 
@@ -55,7 +55,7 @@ def _named(config: Mapping[str, Any]) -> dict[str, Any]:
 def _base(config: Mapping[str, Any]) -> Scheme | None:
     packing, fields = _packing(config), _named(config)
     if packing == "llm_compressor":
-        bits = integer(config, "bits", default=4) or 4
+        bits = width(config, "bits", allowed=(2, 3, 4, 8), default=4)
         if "mx_fp" in text(config, "data_type").lower():
             layout = "mxfp8-quantized" if bits == 8 else "mxfp4-pack-quantized"
             active: Any = "dynamic" if (integer(config, "act_bits", default=16) or 16) < 16 else None

@@ -18,7 +18,7 @@ from typing import Any
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.tensor import TensorRef
 from mlload.quant.formats import matching, plain_modules
-from mlload.quant.formats.fields import flag, integer, strings, text
+from mlload.quant.formats.fields import flag, integer, strings, text, width
 from mlload.quant.formats.tensors import cut, group_dim, stacked
 from mlload.quant.spec import Dim, Scheme, TensorSpec
 
@@ -57,7 +57,7 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
 def declare(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
     scheme = _scheme(
         text(config, "version", "format", default="gemm").lower(),
-        integer(config, "w_bit", "bits", default=4) or 4,
+        width(config, "w_bit", "bits", allowed=(2, 4, 8), default=4),
         integer(config, "q_group_size", "group_size", default=128),
         not flag(config, "zero_point", default=True),
     )

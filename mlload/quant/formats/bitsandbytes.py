@@ -20,7 +20,7 @@ from typing import Any
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.tensor import TensorRef
 from mlload.quant.formats import matching, plain_modules
-from mlload.quant.formats.fields import flag, integer, strings, text
+from mlload.quant.formats.fields import flag, integer, positive, strings, text
 from mlload.quant.formats.tensors import cut
 from mlload.quant.spec import Dim, Scheme, TensorSpec
 
@@ -79,7 +79,7 @@ def declare(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
         scheme = _scheme("int8")
     else:
         layout = text(config, "bnb_4bit_quant_type", default="fp4").lower()
-        block = integer(config, "bnb_4bit_blocksize", default=64) or 64
+        block = positive(config, "bnb_4bit_blocksize", default=64)
         nested = flag(config, "bnb_4bit_use_double_quant")
         scheme = _scheme(layout if layout in ("nf4", "fp4") else "fp4", block, nested=nested)
     return lambda module: None if skipped(module) or plain_modules.left_plain(module) else scheme

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mlload.checkpoint.tensor import TensorRef
@@ -39,6 +39,10 @@ SUFFIXES = (
     "_blocks",
     "_scales",
     "blocks",
+    "bitmask",
+    "compressed",
+    "meta",
+    "scale_packed",
     "biases",
     "SCB",
     "weight_format",
@@ -68,6 +72,7 @@ ANCHORS: dict[str, str] = {
     "weight_scale": "weight_scale",
     "weight_scale_inv": "weight_scale_inv",
     "blocks": "blocks",
+    "bitmask": "bitmask",
     "absmax": "weight.absmax",
     "SCB": "SCB",
     "biases": "biases",
@@ -76,6 +81,10 @@ ANCHORS: dict[str, str] = {
     "scale": "scale",
 }
 JOINED_ANCHOR = "_blocks"
+
+
+# Integer tensors that plain checkpoints have.
+BUFFERS = frozenset({"bias", "masked_bias", "position_ids", "attention_mask", "relative_position_index"})
 
 
 class Kind(NamedTuple):
@@ -119,10 +128,14 @@ class Census:
         tensors = self.tensors
         return {s: ref for s, end in self.ends if (ref := tensors.get(module + end)) is not None}
 
-    def count(self, dtypes: Iterable[str]) -> int:
-        """Tensors of any of these dtypes."""
-        wanted = frozenset(dtypes)
-        return sum(len(names) for kind, names in self.kinds.items() if kind.dtype in wanted)
+    def packed(self) -> list[str]:
+        """Names of matrices that are no floats (buffers of masks and positions aside): something is packed there."""
+        return [
+            name
+            for kind, names in self.kinds.items()
+            if kind.dtype not in FLOAT_DTYPES and len(kind.shape) > 1 and kind.suffix not in BUFFERS
+            for name in names
+        ]
 
 
 def module_of(name: str, suffix: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.tensor import TensorRef
 from mlload.quant.formats.compressed_tensors_config import SPARSE, declare, group_of
+from mlload.quant.formats.fields import text
 from mlload.quant.formats.fp8 import FP8_DTYPES, guess_block
 from mlload.quant.formats.tensors import cut, group_dim, stacked, words
 from mlload.quant.spec import Dim, Scheme, TensorSpec
@@ -35,6 +36,10 @@ MX_ELEMENTS = {"mxfp4-pack-quantized": 4, "mxfp6-pack-quantized": 6, "mxfp8-quan
 def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Scheme | None:
     """What config groups add (symmetry, activations) comes from the first group of the same layout."""
     packed, weight, scale = tensors.get("weight_packed"), tensors.get("weight"), tensors.get("weight_scale")
+    if "bitmask" in tensors or "scale_packed" in tensors:
+        layout = text(config, "format").lower()
+        sparse = "marlin-24" if "scale_packed" in tensors else "sparse-bitmask"
+        return Scheme("compressed_tensors", layout if layout in SPARSE else sparse, 4 if packed is not None else 16)
     if packed is not None and len(packed.shape) >= 2:
         if packed.dtype == "U8":
             return _fp4(config, tensors, packed, scale)
@@ -185,7 +190,9 @@ def spec(scheme: Scheme, n: int, k: int, *, bias: bool = False, experts: int | N
         tensors.append(TensorSpec(name, dtype, (Dim("N"), packed)))
         tensors.append(TensorSpec("weight_scale", "U8", (Dim("N"), Dim("K", values=32)), role="scale"))
     elif layout in SPARSE:
-        raise MlloadError(f"compressed-tensors layout {layout!r} has been withdrawn and has no tensor table")
+        # Withdrawn: their tensors are named, not measured.
+        names = ("weight_packed", "scale_packed", "meta") if layout == "marlin-24" else ("compressed", "bitmask")
+        tensors += [TensorSpec(name, None, ()) for name in names]
     else:
         scale = _scale_dims(scheme, k)
         scalar = scale == (Dim("", size=1),)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from mlload.quant.formats import matching, plain_modules
-from mlload.quant.formats.fields import flag, integer, mapping, pair, strings, text
+from mlload.quant.formats.fields import flag, integer, mapping, pair, strings, text, width
 from mlload.quant.spec import Scheme
 
 # Layouts that compressed-tensors no longer writes and vLLM no longer reads.
@@ -97,8 +97,8 @@ def groups(config: Mapping[str, Any]) -> tuple[Group, ...]:
 
 def _group(name: str, targets: tuple[str, ...], group: Mapping[str, Any], default_layout: str) -> Group:
     weights = group["weights"]
-    bits = integer(weights, "num_bits", default=8) or 8
     kind: Literal["int", "float"] = "float" if text(weights, "type", default="int").lower() == "float" else "int"
+    bits = width(weights, "num_bits", allowed=(4, 6, 8) if kind == "float" else tuple(range(1, 9)), default=8)
     size = integer(weights, "group_size")
     block = pair(weights.get("block_structure"))
     strategy = text(weights, "strategy").lower() or _strategy(size, block)

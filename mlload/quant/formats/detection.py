@@ -62,6 +62,9 @@ def detect(checkpoint: Checkpoint) -> tuple[QuantSpec | None, tuple[Finding, ...
     content = _Content(census, declared, resolver)
     seen = content.look()
     if not seen:
+        if declared is not None and census.packed():
+            findings += disagreements.unreadable(declared, census.packed())
+            return _declared_only(declared, resolver), tuple(findings)
         if declared is not None:
             findings += disagreements.leftover(declared, census)
         return None, tuple(findings)
@@ -134,7 +137,7 @@ def _declared_only(declared: Declaration, resolver: Resolver) -> QuantSpec | Non
         kv=kv.declared(declared.config),
         config=declared.config,
         declared_in=declared.where,
-        evidence=(f"{declared.where} declares {declared.method}; there are no tensors to compare with",),
+        evidence=(f"{declared.where} declares {declared.method}; no tensors to compare with are known",),
     )
 
 

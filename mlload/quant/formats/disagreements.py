@@ -55,13 +55,15 @@ def of_declaration(declared: Declaration, others: Sequence[Declaration]) -> Iter
     """What is odd about where and how it is declared."""
     for key in ("bits", "w_bit", "group_size", "q_group_size"):
         value = declared.config.get(key)
-        if value is not None and not isinstance(value, list) and integer(declared.config, key) is None:
+        number = integer(declared.config, key)
+        odd = number is None or (key.endswith(("bits", "bit")) and not 1 <= number <= 16)
+        if value is not None and not isinstance(value, list) and odd:
             yield Finding(
                 "QT018",
                 "error",
                 "starts",
                 declared.where,
-                f"{key} is {str(value)[:40]!r}, which is no whole number",
+                f"{key} is {str(value)[:40]!r}, which cannot be",
             )
     if declared.where.endswith(".json") and declared.where != "config.json" and not declared.seen:
         yield Finding(
@@ -291,6 +293,18 @@ def undeclared(seen: Sequence[Seen]) -> Iterator[Finding]:
     )
     for other in _first_of_each(seen, lambda e: e.scheme.layout if e.scheme.layout in KERNEL_LAYOUTS else None):
         yield kernel_layout(other)
+
+
+def unreadable(declared: Declaration, packed: Sequence[str]) -> Iterator[Finding]:
+    """Packed tensors under a declaration, and none of them in a form that any format has."""
+    yield Finding(
+        "QT008",
+        "warning",
+        "right",
+        place(packed),
+        f"{declared.where} declares {declared.method}, and {len(packed)} packed tensors have none of its forms",
+        {"method": declared.method, "tensors": len(packed)},
+    )
 
 
 def foreign(declared: Declaration) -> Iterator[Finding]:

@@ -19,6 +19,17 @@ def integer(config: Mapping[str, Any], *names: str, default: int | None = None) 
     return default
 
 
+def width(config: Mapping[str, Any], *names: str, allowed: tuple[int, ...], default: int) -> int:
+    """Bits of a value: what is declared, `default` where that is nothing that can be stored so."""
+    value = integer(config, *names)
+    return value if value in allowed and value is not None else default
+
+
+def positive(config: Mapping[str, Any], *names: str, default: int) -> int:
+    value = integer(config, *names)
+    return value if value is not None and value > 0 else default
+
+
 def flag(config: Mapping[str, Any], *names: str, default: bool = False) -> bool:
     for name in names:
         value = config.get(name)

@@ -12,12 +12,13 @@ Sources: GPTQModel's nn_modules/qlinear, utils/model.py (v1 and v2), utils/plana
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.tensor import TensorRef
 from mlload.quant.formats import matching, plain_modules
-from mlload.quant.formats.fields import flag, integer, mapping, strings, text
+from mlload.quant.formats.fields import flag, integer, mapping, strings, text, width
 from mlload.quant.formats.tensors import cut, group_dim, stacked, words
 from mlload.quant.spec import Dim, Scheme, TensorSpec
 
@@ -73,7 +74,9 @@ def _marlin(config: Mapping[str, Any], packed: TensorRef, scales: TensorRef) -> 
     if len(packed.shape) != 2 or len(scales.shape) != 2 or packed.shape[1] != 2 * scales.shape[1]:
         return None
     groups = scales.shape[0]
-    return _scheme(config, bits=4, group=-1 if groups == 1 else packed.shape[0] * 16 // groups, layout="marlin")
+    group = -1 if groups == 1 else packed.shape[0] * 16 // max(groups, 1)
+    scheme = _scheme(config, bits=4, group=group, layout="marlin")
+    return replace(scheme, options=(("names", ("B", "s")),))
 
 
 def _layout(config: Mapping[str, Any]) -> str:
@@ -94,7 +97,7 @@ def _scheme(
     has_zeros: bool = True,
 ) -> Scheme:
     declared_group = integer(config, "group_size", default=128)
-    bits = bits or integer(config, "bits", default=4) or 4
+    bits = bits or width(config, "bits", allowed=BITS, default=4)
     group = group if group is not None else declared_group
     layout = layout or _layout(config)
     planar = layout == "gptq_p" or bits in (5, 6, 7)
@@ -150,10 +153,18 @@ def spec(scheme: Scheme, n: int, k: int, *, bias: bool = False, experts: int | N
     if scheme.act_order and groups.axis:
         # A row may belong to any group, so each part of K needs all of them.
         groups = Dim("", size=-(-k // groups.values))
-    if scheme.layout in KERNEL_LAYOUTS:
+    if scheme.layout == "bitblas":
         tensors = [
-            TensorSpec("qweight", None, (Dim("K", values=16), Dim("N", values=64, items=128))),
-            TensorSpec("scales", None, (groups, Dim("N", values=64, items=64)), role="scale"),
+            TensorSpec("qweight", "I8", (Dim("N"), Dim("K", values=8, items=bits))),
+            TensorSpec("scales", None, (Dim("N"), groups), role="scale"),
+            TensorSpec("zeros", None, (Dim("N"), groups), role="zero", optional=True),
+        ]
+    elif scheme.layout in KERNEL_LAYOUTS:
+        weight, scale = scheme.option("names", ("qweight", "scales"))
+        tensors = [
+            TensorSpec(weight, "I32", (Dim("K", values=16), Dim("N", values=64, items=128))),
+            TensorSpec(scale, None, (groups, Dim("N", values=64, items=64)), role="scale"),
+            TensorSpec("workspace", "I32", (Dim("N", values=8),), role="aux", optional=True),
         ]
     else:
         tensors = [

@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlload.checkpoint.tensor import TensorRef
-from mlload.quant.formats.fields import integer
+from mlload.quant.formats.fields import positive, width
 from mlload.quant.formats.tensors import cut, stacked, words
 from mlload.quant.spec import Dim, Scheme, TensorSpec
 
 __all__ = ["cut", "declare", "dequantize", "detect", "pack", "spec", "unpack"]
+
+
+BITS = (2, 3, 4, 5, 6, 8)
 
 
 def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Scheme | None:
@@ -24,8 +27,8 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
         return None
     # columns = K * b / 32 and K = groups * G: the declared group gives the width.
     columns, groups = weight.shape[-1], scales.shape[-1]
-    for group in (integer(config, "group_size", default=64) or 64, 64, 32, 128):
-        if groups and columns * 32 % (groups * group) == 0 and columns * 32 // (groups * group) in (2, 3, 4, 5, 6, 8):
+    for group in (positive(config, "group_size", default=64), 64, 32, 128):
+        if groups and columns * 32 % (groups * group) == 0 and columns * 32 // (groups * group) in BITS:
             return _scheme(columns * 32 // (groups * group), group)
     return None
 
@@ -35,11 +38,11 @@ def _scheme(bits: int, group: int) -> Scheme:
 
 
 def declare(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
-    base = _scheme(integer(config, "bits", default=4) or 4, integer(config, "group_size", default=64) or 64)
+    base = _scheme(width(config, "bits", allowed=BITS, default=4), positive(config, "group_size", default=64))
     overrides = {
         name: None
         if value is False
-        else _scheme(integer(value, "bits", default=base.bits) or 4, integer(value, "group_size", default=64) or 64)
+        else _scheme(width(value, "bits", allowed=BITS, default=base.bits), positive(value, "group_size", default=64))
         for name, value in config.items()
         if value is False or (isinstance(value, dict) and "bits" in value)
     }

@@ -75,7 +75,7 @@ def _scheme(algo: str, group: int | None = None) -> Scheme | None:
             bits=4,
             kind="float",
             strategy="tensor_group",
-            group_size=group or 16,
+            group_size=group if group and group > 0 else 16,
             activation="static" if active else None,
             activation_bits=4 if active else None,
         )
@@ -84,7 +84,7 @@ def _scheme(algo: str, group: int | None = None) -> Scheme | None:
     if algo == "FP8_PER_CHANNEL_PER_TOKEN":
         return Scheme("modelopt", algo, 8, "float", "channel", activation="dynamic", activation_bits=8)
     if algo in BLOCK_ALGOS:
-        size = group or 128
+        size = group if group and group > 0 else 128
         return Scheme(
             "modelopt", "FP8_PB_WO", 8, "float", "block", size, (size, size), activation="dynamic", activation_bits=8
         )

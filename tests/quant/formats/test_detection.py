@@ -152,6 +152,7 @@ def test_gptq_for_another_kernel() -> None:
     }
     quant, findings = quantized({**GPTQ_CONFIG, "is_marlin_format": True}, tensors)
     assert quant.schemes[0].layout == "marlin" and codes(findings) == ["QT005"]
+    assert roles(quant.schemes[0]).required == {"B", "s"}
 
 
 def test_group_size_differs() -> None:
@@ -362,3 +363,28 @@ def test_what_is_declared_and_not_stored_is_still_asked_for(missing: str) -> Non
     expected = quant.scheme_for(path)
     assert expected == scheme
     assert missing in roles(expected).required
+
+
+def test_packed_tensors_of_no_known_form() -> None:
+    """A method that is not known here, or tensors unlike its own: not taken for a leftover block."""
+    tensors: Tensors = {
+        "model.layers.0.mlp.up_proj.codes": ("I16", (32, 64, 2)),
+        "model.layers.0.mlp.up_proj.codebooks": ("F16", (2, 65536, 1, 8)),
+    }
+    quant, findings = quantized({"quant_method": "aqlm"}, tensors)
+    assert quant is None and codes(findings) == ["QT012", "QT008"]
+    quant, findings = quantized(FP8_CONFIG, tensors)
+    assert quant is not None and codes(findings) == ["QT008"]
+
+
+def test_withdrawn_sparse_layouts() -> None:
+    group = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "channel"}}
+    config = {"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {"g": group}}
+    path = "model.layers.0.mlp.up_proj"
+    tensors: Tensors = {
+        f"{path}.weight_packed": ("I32", (16, 512)),
+        f"{path}.scale_packed": ("F16", (1, 256)),
+        f"{path}.meta": ("I16", (256, 32)),
+    }
+    quant, findings = quantized(config, tensors)
+    assert quant.schemes[0].layout == "marlin-24" and codes(findings) == ["QT005"]
