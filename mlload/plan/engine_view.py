@@ -60,7 +60,7 @@ class EngineView:
             method = engine_method(model.quant, model.config)
         plain_tower = profile.value("quant_methods", {}).get(method, {}).get("config") in facts.get("tower_ignores", ())
         params = tuple(
-            _as_built(param, everywhere, seen and not (plain_tower and param.spec.mesh == "tower"))
+            _as_built(param, everywhere, seen and not (plain_tower and param.spec.mesh == "tower"), method)
             for param in model.params
         )
         unknowns: list[Unknown] = []
@@ -106,9 +106,13 @@ def _attention_layers(model: Model) -> tuple[int, ...]:
     return tuple(layer for group in groups if group.kind not in ("linear", "ssm", "none") for layer in group.layers)
 
 
-def _as_built(param: BoundParam, everywhere: dict[str, str], sees: bool) -> BoundParam:
-    """A family as the engine builds it: some classes build tables, last norm or head on every stage."""
+def _as_built(param: BoundParam, everywhere: dict[str, str], sees: bool, method: str | None) -> BoundParam:
+    """A family as the engine builds it: some classes build tables, last norm or head on every stage, and some modules
+    are cut under some quantization methods only."""
     spec = param.spec
+    if method is not None and method in spec.whole_under:
+        spec = replace(spec, style="replicated", parts=(), groups=1)
+        param = replace(param, spec=spec)
     if spec.mesh == "text" and spec.stage in ("first", "last", "ends") and not spec.draft:
         if spec.component == "head":
             role = "head"

@@ -80,6 +80,8 @@ class ParamSpec:
     wiring:     module whose output is this linear's input (AWQ folds scales there), or None
     engine_only: the engine allocates it, checkpoints do not hold it (a bias that only the fused module has); with
                 `alias_of` it is a copy of that module's tensor, with bytes of its own (Gemma's v, where k serves twice)
+    whole_under: the engine's quantization methods under which it holds the module whole on every rank, though it cuts
+                it otherwise (their kernels want wide outputs)
     buffer:     the engine loads it, but as a buffer, which is no parameter: its bytes are in disk_bytes only
     transforms: what a loader does to a rank's rows before they are the module's, in order: "unpair_rope:64" undoes
                 GGUF's order of q and k (each head of 64 rows holds its two halves in turn)
@@ -109,6 +111,7 @@ class ParamSpec:
     wiring: str | None = None
     engine_only: bool = False
     transforms: tuple[str, ...] = ()
+    whole_under: tuple[str, ...] = ()
     buffer: bool = False
 
     @property

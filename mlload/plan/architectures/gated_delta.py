@@ -11,6 +11,8 @@ from mlload.plan.architectures.blocks import LAYER, column, norm, param, row
 from mlload.plan.params import ParamSpec, Part
 
 ROOT = LAYER + ".linear_attn"
+# vLLM layers/mamba/gdn/qwen_gdn_linear_attn.py, maybe_disable_tp: Marlin wants 64 outputs a rank.
+WHOLE_UNDER = ("auto_awq", "auto_gptq", "inc")
 
 
 def sizes(c: ConfigView) -> tuple[int, int, int, int]:
@@ -58,8 +60,9 @@ def gated_delta(
         total = sum(part.length for part in runs)
         yield column(f"{root}.in_proj_qkv", total, c.hidden, layers, parts=runs, **wide)
         yield column(f"{root}.in_proj_z", z.length, c.hidden, layers, parts=(z,), **wide)
-        yield column(f"{root}.in_proj_b", v_heads, c.hidden, layers, role="b", **narrow)
-        yield column(f"{root}.in_proj_a", v_heads, c.hidden, layers, role="a", **narrow)
+        for role in ("b", "a"):
+            module = f"{root}.in_proj_{role}"
+            yield column(module, v_heads, c.hidden, layers, role=role, whole_under=WHOLE_UNDER, **narrow)
     yield ParamSpec(
         module=f"{root}.conv1d",
         op="conv",
