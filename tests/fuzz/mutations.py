@@ -110,13 +110,18 @@ def mutate_bytes(random: Random, content: bytes) -> bytes:
     return bytes(result)
 
 
+def any_value(random: Random) -> Any:
+    """One of VALUES, never the very list or dict that stands there."""
+    return json.loads(json.dumps(random.choice(VALUES)))
+
+
 def mutate_json(random: Random, value: Any) -> Any:
     """A value like `value` with one to three of its parts changed."""
     result = json.loads(json.dumps(value))
     for _ in range(random.choice((1, 1, 2, 3))):
         places = list(_places(result))
         if not places:
-            return random.choice(VALUES)
+            return any_value(random)
         owner, key = random.choice(places)
         choice = random.randrange(8)
         if choice == 0:
@@ -126,7 +131,7 @@ def mutate_json(random: Random, value: Any) -> Any:
         elif choice == 2 and isinstance(owner[key], int) and not isinstance(owner[key], bool):
             owner[key] += random.choice((-8, -4, -1, 1, 2, 4, 8, 64))
         elif choice == 3 and isinstance(owner, list):
-            owner.insert(key, random.choice(VALUES))
+            owner.insert(key, any_value(random))
         elif choice == 4:
             other, name = random.choice(places)
             if name in other if isinstance(other, dict) else name < len(other):
@@ -136,7 +141,7 @@ def mutate_json(random: Random, value: Any) -> Any:
                 ("F16", "F8_E4M3", "F4", "F6_E2M3", "U8", "I64", "BOOL", "C64", "F33", "f32", "F99")
             )
         else:
-            owner[key] = random.choice(VALUES)
+            owner[key] = any_value(random)
     return result
 
 
