@@ -62,9 +62,20 @@ def exact(names: Iterable[str]) -> Callable[[str], bool]:
 
 
 def substring(names: Sequence[str]) -> Callable[[str], bool]:
-    """AWQ: an entry anywhere in the name."""
+    """AWQ: an entry anywhere in the name that the engine asks for; "gate" leaves a router plain, and no expert."""
     listed = tuple(name for name in names if name)
-    return lambda module: any(name in module for name in listed)
+
+    def skipped(module: str) -> bool:
+        asked = engine_path(module)
+        return any(name in asked for name in listed)
+
+    return skipped
+
+
+def engine_path(module: str) -> str:
+    """What an engine asks about: all experts of a layer are one module to it, called as their parent on disk."""
+    at = module.find(".experts.")
+    return module if at < 0 else module[: at + 8]
 
 
 def component(names: Sequence[str]) -> Callable[[str], bool]:
@@ -80,15 +91,17 @@ def component(names: Sequence[str]) -> Callable[[str], bool]:
 
 def modelopt(patterns: Sequence[str]) -> Callable[[str], bool]:
     """ModelOpt: equal, then inside the name, then wildcards; "name*" means name and all below it."""
-    listed = frozenset(patterns)
     plain = tuple(p for p in patterns if p and not set(p) & set("*?["))
     wild = tuple(p for p in patterns if set(p) & set("*?["))
 
+    by_expert = exact(patterns)
+
     def skipped(module: str) -> bool:
-        if module in listed or any(p in module for p in plain):
+        asked = engine_path(module)
+        if by_expert(module) or any(p in asked for p in plain):
             return True
-        short = module.removeprefix("model.")
-        return any(fnmatchcase(module, p) or fnmatchcase(short, p) for p in wild)
+        short = asked.removeprefix("model.")
+        return any(fnmatchcase(asked, p) or fnmatchcase(short, p) for p in wild)
 
     return skipped
 

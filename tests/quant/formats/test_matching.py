@@ -19,6 +19,14 @@ def test_awq_matches_anywhere_in_the_name() -> None:
     assert declared(LAYER + "mlp.up_proj") is not None
 
 
+def test_awq_asks_about_all_experts_at_once() -> None:
+    """ "gate" is in every expert's gate_proj, and the engine never looks at that name."""
+    declared = get("awq").declare({"bits": 4, "group_size": 128, "modules_to_not_convert": ["gate"]})
+    assert declared(LAYER + "mlp.experts.0.gate_proj") is not None
+    assert declared(LAYER + "mlp.gate") is None
+    assert get("awq").declare({"modules_to_not_convert": ["experts"]})(LAYER + "mlp.experts.0.up_proj") is None
+
+
 def test_fp8_matches_full_names_only() -> None:
     config = {"ignored_layers": ["lm_head", LAYER + "mlp.down_proj", LAYER + "mlp.experts.0.up_proj"]}
     declared = get("fp8").declare({"activation_scheme": "dynamic", **config})
@@ -131,6 +139,9 @@ def test_modelopt_wildcards() -> None:
     assert skipped("model.layers.9.mlp.router")
     assert not skipped("model.layers.3.mlp.up_proj") and not skipped("model.layers.30.self_attn.q_proj")
     assert matching.modelopt(["self_attn"])("model.layers.3.self_attn.q_proj")
+    # All experts of a layer are asked about at once.
+    assert matching.modelopt(["model.layers.3.mlp.experts*"])("model.layers.3.mlp.experts.7.up_proj")
+    assert not matching.modelopt(["*gate*"])("model.layers.3.mlp.experts.7.gate_proj")
 
 
 def test_modelopt_mixed_precision() -> None:
