@@ -128,7 +128,8 @@ def plan_at(model: Model, question: Question, mesh: Mesh) -> Plan:
 
 def serve_command(entry: Entry, question: Question) -> str | None:
     """The line that would start these files: as asked where that works, else at the nearest size that does."""
-    meshes: Sequence[Mesh] = (entry.mesh,) if entry.verdict.starts else entry.sizes_that_work
+    good = entry.verdict.starts and entry.verdict.verdict != "fail"
+    meshes: Sequence[Mesh] = (entry.mesh,) if good else entry.sizes_that_work
     if not meshes or (entry.verdict.starts is None and not entry.sizes_that_work):
         return None
     world = entry.mesh.tp * entry.mesh.pp

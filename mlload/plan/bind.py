@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import Finding
 from mlload.checkpoint.tensor import TensorRef
 from mlload.plan.bound import BoundParam
-from mlload.plan.completeness import Completeness
+from mlload.plan.completeness import Completeness, Expected, Gap
 from mlload.plan.params import ParamSpec
 from mlload.plan.stored import Stored, expected_tensors, stored_shape
 from mlload.quant.formats.kv import kv_scale_of
 from mlload.quant.formats.tensors import stored_shape as stored_elements
 from mlload.quant.formats.tensors import tensor_name
-from mlload.quant.spec import Dim, QuantSpec, Scheme, TensorSpec
+from mlload.quant.spec import Dim, QuantSpec, Scheme
 
 # What one module looks like: its scheme and, per expected tensor, the dtype found (None: absent).
 Signature = tuple[Scheme | None, tuple[str | None, ...]]
-
-
-class Expected(NamedTuple):
-    """A tensor that each module of a family should have: name suffix with its dot, and stored shape."""
-
-    suffix: str
-    tensor: TensorSpec
-    shape: tuple[int, ...]
 
 
 class Binder:
@@ -39,6 +31,9 @@ class Binder:
         quant: QuantSpec | None,
         dtype: str,
         alternates: Sequence[tuple[str, str]] = (),
+        *,
+        config: Mapping[str, Any] | None = None,
+        sure: bool = True,
     ) -> None:
         self.tensors = checkpoint.tensors
         self.quant = quant
@@ -46,7 +41,9 @@ class Binder:
         self.alternates = alternates
         # GGUF says its shapes in values; what is expected of a block type is counted in bytes.
         self.blocks = checkpoint.format == "gguf"
-        self.completeness = Completeness(quantized=quant is not None)
+        self.completeness = Completeness(
+            quantized=quant is not None, config=checkpoint.config if config is None else config, sure=sure
+        )
         # By identity: hashing a family costs more than what is looked up. The family is kept, so that its id stays its.
         self._expected: dict[int, tuple[ParamSpec, dict[Scheme | None, tuple[Expected, ...]]]] = {}
 
@@ -81,6 +78,7 @@ class Binder:
             if not found and spec.optional:
                 continue
             narrowed = spec if spec.layers is None else replace(spec, layers=_compact(layers))
+            self.completeness.family(spec, layers if found else ())
             yield BoundParam(narrowed, scheme, found, experts, total)
 
     def kv_scales(self) -> Iterator[BoundParam]:
@@ -174,18 +172,24 @@ class Binder:
     ) -> tuple[str | None, ...]:
         """The dtypes of one module's tensors; what is missing or misshapen is noted."""
         dtypes: list[str | None] = []
+        absent: list[Expected] = []
+        present: list[str] = []
         for expected in self._expect(spec, scheme):
             ref = self.tensors.get(path + expected.suffix)
             if ref is None:
                 dtypes.append(None)
                 if not (expected.tensor.optional or spec.optional):
-                    self.completeness.missing(spec, expected.suffix, layer, expert)
+                    absent.append(expected)
                 continue
             self.completeness.found((ref,))
             dtypes.append(ref.dtype)
+            if expected.tensor.role != "bias":
+                present.append(expected.suffix)
             if not self._fits(ref, expected):
-                shape = spec.shape if self.blocks and expected.tensor.role == "weight" else expected.shape
-                self.completeness.misshapen(spec, expected.suffix, layer, expert, shape, ref.shape)
+                actual = stored_elements(ref) if self.blocks else ref.shape
+                self.completeness.misfit(spec, expected, layer, expert, actual)
+        if absent:
+            self.completeness.gap(Gap(spec, scheme, layer, expert, tuple(absent), tuple(present)))
         return tuple(dtypes)
 
     def _scheme(self, spec: ParamSpec, path: str) -> Scheme | None:

@@ -6,19 +6,43 @@ from __future__ import annotations
 CODES: dict[str, tuple[str, str]] = {
     "TN001": (
         "missing tensors",
-        "The architecture expects tensors that the files do not hold. An engine that checks (vLLM does for unquantized "
-        "models) stops while loading; one that does not serves a model with random weights in their place.",
+        "The architecture expects tensors that the files do not hold. vLLM compares what it loaded with what the model "
+        "has only for unquantized models, and leaves out every linear, table and expert even there: a missing norm "
+        "stops the start, a missing linear is served with whatever was in memory.",
     ),
     "TN002": (
         "tensors nobody asks for",
-        "The files hold tensors that the architecture does not know: of layers beyond the config's count, of another "
-        "library's bookkeeping, or under names that the engine does not map. An engine ignores them or stops at the "
-        "first.",
+        "The files hold tensors under names that the model class does not know. vLLM stops at the first of them. Some "
+        "are left out by every class (biases of layers that have none, rotary tables), and some composite classes drop "
+        "the parts of other modalities: those are a remark and a warning.",
     ),
     "TN003": (
         "another shape than the config says",
         "A tensor's shape in the files is not what config.json leads to. The files are the truth: either the config "
-        "was edited or belongs to another model. Engines cut or refuse such tensors; cut channels are lost silently.",
+        "was edited or belongs to another model. Along the axis that ranks divide, vLLM takes the part that the config "
+        "asks for, so channels beyond it are lost without a word; all other differences stop the start. To reach a "
+        "tensor-parallel size, pad with zeros before quantizing instead of cutting channels off.",
+    ),
+    "TN004": (
+        "whole layers are missing",
+        "None of the tensors of some layers are in the files: a shard was not downloaded, or layers were cut and the "
+        "config still counts them. Unquantized, vLLM misses their norms and stops; quantized, it does not check.",
+    ),
+    "TN005": (
+        "a block under another prefix",
+        "All tensors of a block are in the files, under another prefix than the model class asks for. It happens when "
+        "the language model of a composite class is saved by itself. None of the weights is found: older engines "
+        "skipped them with a warning each and served random weights, newer ones stop at the first.",
+    ),
+    "TN006": (
+        "renamed tensor",
+        "A tensor of a linear is missing, and another of the same shape is there under a name that the format does not "
+        "have. An exporter renamed it; an engine finds no place for it. Renaming it back is enough.",
+    ),
+    "TN007": (
+        "more layers than the config counts",
+        "The files hold layers with numbers beyond num_hidden_layers. vLLM has no module for them and stops. Draft "
+        "layers that the config declares (num_nextn_predict_layers and its like) are no such layers.",
     ),
     "TP001": (
         "attention heads",

@@ -1,36 +1,94 @@
-"""Which tensors are missing, left over, or of another shape than the architecture says; folded."""
+"""Which tensors are missing, left over, or of another shape than the architecture says.
+
+`Completeness` collects while families are bound; what was collected becomes findings in
+`plan.missing`, `plan.left_over` and `plan.misshapen`, the widest explanation first: a block under
+another prefix, whole layers, single modules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mlload.checkpoint.finding import Finding
 from mlload.checkpoint.tensor import TensorRef
-from mlload.plan.fold import counted, fold_names, fold_path
 from mlload.plan.params import ParamSpec
+from mlload.quant.spec import Scheme, TensorSpec
 
 Shape = tuple[int, ...]
 
 
-class Completeness:
-    """Collects while families are bound; `findings` folds what was collected."""
+class Expected(NamedTuple):
+    """A tensor that each module of a family should have: name suffix with its dot, and stored shape."""
 
-    def __init__(self, *, quantized: bool) -> None:
+    suffix: str
+    tensor: TensorSpec
+    shape: Shape
+
+
+class Gap(NamedTuple):
+    """One module that lacks tensors. layer is -1 outside the layers, expert None for a dense module.
+
+    absent:  required and not there
+    present: of its tensors, those that are there (biases do not count)
+    """
+
+    spec: ParamSpec
+    scheme: Scheme | None
+    layer: int
+    expert: int | None
+    absent: tuple[Expected, ...]
+    present: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        path = self.spec.module if self.layer < 0 else self.spec.module.replace("{layer}", str(self.layer))
+        return path if self.expert is None else path.replace("{expert}", str(self.expert))
+
+    @property
+    def names(self) -> list[str]:
+        path = self.path
+        return [path + expected.suffix for expected in self.absent]
+
+
+class Misfit(NamedTuple):
+    """A tensor of another shape, in all the places where it is the same one. actual is in stored elements."""
+
+    spec: ParamSpec
+    expected: Expected
+    actual: Shape
+    places: list[tuple[int, int | None]]
+
+
+class Completeness:
+    """config: config.json, to name the fields at fault; sure: the expected set is a table's, not a guess."""
+
+    def __init__(self, *, quantized: bool, config: Mapping[str, Any], sure: bool = True) -> None:
         self.quantized = quantized
+        self.config = config
+        self.sure = sure
+        self.gaps: list[Gap] = []
+        self.layers: dict[str, set[int]] = {}
+        self.expected_layers: dict[str, set[int]] = {}
         self._found: list[Sequence[TensorRef]] = []
-        self._missing: dict[tuple[str, str], list[tuple[int, int | None]]] = {}
-        self._misshapen: dict[tuple[str, str, Shape, Shape], list[tuple[int, int | None]]] = {}
+        self._misfits: dict[tuple[str, Expected, Shape], Misfit] = {}
 
     def found(self, refs: Sequence[TensorRef]) -> None:
         self._found.append(refs)
 
-    def missing(self, spec: ParamSpec, suffix: str, layer: int, expert: int | None) -> None:
-        self._missing.setdefault((spec.module, suffix), []).append((layer, expert))
+    def family(self, spec: ParamSpec, layers: Sequence[int]) -> None:
+        """Layers in which a family has at least one of its tensors."""
+        if spec.layers is not None and not spec.draft:
+            head = spec.module.partition("{layer}")[0]
+            self.layers.setdefault(head, set()).update(layers)
+            self.expected_layers.setdefault(head, set()).update(spec.layers)
 
-    def misshapen(
-        self, spec: ParamSpec, suffix: str, layer: int, expert: int | None, expected: Shape, actual: Shape
-    ) -> None:
-        self._misshapen.setdefault((spec.module, suffix, expected, actual), []).append((layer, expert))
+    def gap(self, gap: Gap) -> None:
+        self.gaps.append(gap)
+
+    def misfit(self, spec: ParamSpec, expected: Expected, layer: int, expert: int | None, actual: Shape) -> None:
+        key = (spec.module, expected, actual)
+        self._misfits.setdefault(key, Misfit(spec, expected, actual, [])).places.append((layer, expert))
 
     def left_over(self, tensors: Mapping[str, TensorRef]) -> list[TensorRef]:
         """Tensors that no family has claimed so far."""
@@ -38,46 +96,26 @@ class Completeness:
         return [] if len(names) == len(tensors) else [ref for name, ref in tensors.items() if name not in names]
 
     def findings(self, tensors: Mapping[str, TensorRef]) -> tuple[Finding, ...]:
-        return (*self._missing_findings(), *self._shape_findings(), *self._unexpected(tensors))
+        left = self.left_over(tensors)
+        if not (left or self.gaps or self._misfits):
+            return ()
+        from mlload.plan.left_over import beyond_the_layers, moved_blocks, unexpected
+        from mlload.plan.misshapen import misshapen
+        from mlload.plan.missing import half_stored, missing, missing_layers
 
-    def _missing_findings(self) -> Iterable[Finding]:
-        for (module, suffix), places in self._missing.items():
-            where = _where(module, suffix, places)
-            yield Finding(
-                "TN001",
-                "error",
-                # vLLM checks that every parameter was loaded only for unquantized models.
-                "right" if self.quantized else "starts",
-                where,
-                f"{len(places):,} tensor{'s' if len(places) != 1 else ''} that the architecture expects "
-                f"{'are' if len(places) != 1 else 'is'} not in the files",
-                {"count": len(places)},
-            )
-
-    def _shape_findings(self) -> Iterable[Finding]:
-        for (module, suffix, expected, actual), places in self._misshapen.items():
-            yield Finding(
-                "TN003",
-                "error",
-                "right",
-                _where(module, suffix, places),
-                f"the files hold {list(actual)}, config.json says {list(expected)}",
-                {"expected": list(expected), "actual": list(actual), "count": len(places)},
-            )
-
-    def _unexpected(self, tensors: Mapping[str, TensorRef]) -> Iterable[Finding]:
-        for where, count in fold_names(ref.name for ref in self.left_over(tensors)):
-            yield Finding(
-                "TN002",
-                "warning",
-                "right",
-                counted(where, count),
-                f"{count:,} tensor{'s' if count != 1 else ''} in the files that the architecture does not know",
-                {"count": count},
-            )
-
-
-def _where(module: str, suffix: str, places: list[tuple[int, int | None]]) -> str:
-    layers = [layer for layer, _ in places if layer >= 0]
-    experts = [expert for _, expert in places if expert is not None]
-    return counted(fold_path(module, layers or None, experts or None) + suffix, len(places))
+        found: list[Finding] = []
+        gaps = self.gaps
+        if gaps and left:
+            blocks, gaps, left = moved_blocks(gaps, left, self.sure)
+            halves, gaps, left = half_stored(gaps, left, self.quantized)
+            found += (*blocks, *halves)
+        beyond, left = beyond_the_layers(left, self.expected_layers, self.config, self.sure)
+        lost, gaps = missing_layers(gaps, self.layers, self.quantized)
+        return (
+            *found,
+            *beyond,
+            *lost,
+            *missing(gaps, self.quantized),
+            *misshapen(self._misfits.values(), self.config),
+            *unexpected(left, self.sure, self.quantized),
+        )

@@ -76,7 +76,9 @@ def read_model(checkpoint: Checkpoint, *, assume_quant: str | None = None) -> Mo
     config, architecture = choose(checkpoint)
     quant, oddities = _quantization(checkpoint, assume_quant)
     dtype = model_dtype(config, checkpoint)
-    binder = Binder(checkpoint, quant, dtype, architecture.alternates)
+    binder = Binder(
+        checkpoint, quant, dtype, architecture.alternates, config=config.raw, sure=not architecture.inferred
+    )
     bound = [param for spec in architecture.params(config) for param in binder.bind(spec)]
     params = (*_untied(bound), *binder.kv_scales())
     total, active, draft = _parameters(params, config)

@@ -106,5 +106,6 @@ def test_another_width_is_said_in_values(tmp_path: Path, monkeypatch: pytest.Mon
     real = gguf.GGUFWriter.add_feed_forward_length
     monkeypatch.setattr(gguf.GGUFWriter, "add_feed_forward_length", lambda self, width: real(self, 768))
     write(tmp_path / "model.gguf", MIXED)
-    found = {finding.where: finding.numbers for finding in bound(tmp_path / "model.gguf").findings}
-    assert found["blk.0.ffn_down.weight"] == {"expected": [HIDDEN, 768], "actual": [HIDDEN, WIDTH], "count": 1}
+    (finding,) = bound(tmp_path / "model.gguf").findings
+    numbers = {key: finding.numbers[key] for key in ("fields", "expected", "actual", "count")}
+    assert numbers == {"fields": ["intermediate_size"], "expected": 768, "actual": WIDTH, "count": 3}

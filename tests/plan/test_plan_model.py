@@ -66,8 +66,8 @@ def test_left_over_tensors_are_folded(tmp_path: Path) -> None:
         name = f"model.layers.{layer}.mlp.down_proj.weight"
         tensors[name] = TensorRef(name, "BF16", (64, 96), 0, 0, 64 * 96 * 2)
     found = with_tensors(of, tensors)
-    assert codes(found) == [("TN002", "model.layers.7-8.mlp.down_proj.weight (2 tensors)")]
-    assert found.findings[0].severity == "warning"
+    assert codes(found) == [("TN007", "model.layers.7-8 (2 tensors)")]
+    assert found.findings[0].numbers == {"layers": [7, 8], "declared": 3, "count": 2}
 
 
 def test_a_width_edited_in_the_config_is_told_with_both_numbers(tmp_path: Path) -> None:
@@ -75,10 +75,16 @@ def test_a_width_edited_in_the_config_is_told_with_both_numbers(tmp_path: Path) 
     tensors = tensors_of(model(tmp_path / "true", LLAMA))
     edited = model(tmp_path / "edited", {**LLAMA, "intermediate_size": 88})
     found = with_tensors(edited, tensors)
-    assert [finding.code for finding in found.findings] == ["TN003"] * 3
-    down = next(finding for finding in found.findings if "down_proj" in finding.where)
-    assert down.numbers == {"expected": [64, 88], "actual": [64, 96], "count": 3}
-    assert down.severity == "error"
+    (finding,) = found.findings
+    assert finding.code == "TN003" and finding.severity == "error" and finding.question == "right"
+    assert finding.numbers == {
+        "fields": ["intermediate_size"],
+        "expected": 88,
+        "actual": 96,
+        "lost": 8,
+        "count": 9,
+        "modules": ["down_proj", "gate_proj", "up_proj"],
+    }
 
 
 def test_layers_of_another_dtype_are_a_part_of_their_own(tmp_path: Path) -> None:

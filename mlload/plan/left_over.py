@@ -1,0 +1,196 @@
+"""Findings about tensors that no module of the architecture claims.
+
+vLLM refuses a name that its class does not know ("There is no module or parameter named ...",
+model_executor/models/utils.py, `AutoWeightsLoader`), except for biases, rotary tables, and what each class drops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from mlload.checkpoint.config import TEXT_KEYS
+from mlload.checkpoint.finding import Finding, Hint
+from mlload.checkpoint.tensor import TensorRef
+from mlload.plan.completeness import Gap
+from mlload.plan.fold import counted, fold_names, fold_numbers
+
+MOST_MOVES = 4  # prefixes that are looked for
+# Dropped or ignored by the loader of every class.
+DROPPED_SUFFIXES = (".bias", "_bias", ".inv_freq", ".cos_cached", ".sin_cached", ".masked_bias", ".num_batches_tracked")
+# ... and of quantized models only.
+DROPPED_QUANTIZED = ("q_scale", "k_scale", "v_scale", "q_zero_point", "k_zero_point", "v_zero_point", ".g_idx")
+# Beginnings of names that the classes of some composite models drop: other modalities and draft layers.
+OTHER_PARTS = re.compile(
+    r"(^|\.)(mtp\w*|talker|token2wav|code2wav|tts|apm|audio\w*|vision\w*|visual|vit\w*|lora\w*|quantizer|\w*_quantizer|"
+    r"pooler|position_ids|embed_audio|embed_vision|time_series|decoder_mtp|eagle\w*|score|classifier)(\.|$)"
+)
+DRAFT_KEYS = re.compile(r"nextn|mtp")
+
+
+def moved_blocks(
+    gaps: Sequence[Gap], left: Sequence[TensorRef], sure: bool
+) -> tuple[list[Finding], list[Gap], list[TensorRef]]:
+    """Blocks that lie in the files under another prefix than the model class asks for."""
+    missing = {name: gap for gap in gaps for name in gap.names}
+    there = {ref.name for ref in left}
+    findings = []
+    for _ in range(MOST_MOVES):
+        move = _move(list(missing), there)
+        if move is None:
+            break
+        ours, theirs = move
+        under = [name for name in missing if name.startswith(ours)]
+        moved = {name for name in under if theirs + name[len(ours) :] in there}
+        block = (ours or "the model").rstrip(".")
+        findings.append(
+            Finding(
+                "TN005",
+                "error",
+                "starts" if sure else "right",
+                theirs.rstrip(".") or block,
+                f"{len(moved):,} of {len(under):,} tensors that the model class expects under {ours or 'no prefix'!r} "
+                f"are stored under {theirs or 'no prefix'!r} ({100 * len(moved) // len(under)} %), and none is found",
+                {"expected_prefix": ours, "stored_prefix": theirs, "count": len(moved)},
+                (
+                    Hint(f"rename the tensors: {theirs or '(nothing)'} becomes {ours or '(nothing)'}"),
+                    Hint("or name in config.json the model class that was saved (architectures, model_type)"),
+                ),
+            )
+        )
+        there -= {theirs + name[len(ours) :] for name in moved}
+        for name in moved:
+            del missing[name]
+    if not findings:
+        return [], list(gaps), list(left)
+    rest = [gap for gap in gaps if any(name in missing for name in gap.names)]
+    return findings, rest, [ref for ref in left if ref.name in there]
+
+
+def _move(missing: Sequence[str], there: Collection[str]) -> tuple[str, str] | None:
+    """(prefix expected, prefix stored) that explains nine in ten of what is missing under the first."""
+    ends: dict[str, list[str]] = {}
+    for name in there:
+        ends.setdefault(_end(name), []).append(name)
+    tried: set[str] = set()
+    for name in missing:
+        root = name.partition(".")[0]
+        if root in tried:
+            continue
+        tried.add(root)
+        parts = name.split(".")
+        for drop in range(len(parts) - 1):
+            tail = ".".join(parts[drop:])
+            ours = name[: len(name) - len(tail)]
+            for other in ends.get(_end(name), ()):
+                theirs = other[: len(other) - len(tail)]
+                if other != theirs + tail or (theirs and not theirs.endswith(".")) or theirs == ours:
+                    continue
+                if any(part.isdigit() for part in (ours + theirs).split(".")):
+                    continue
+                under = [one for one in missing if one.startswith(ours)]
+                moved = sum(theirs + one[len(ours) :] in there for one in under)
+                if moved * 10 >= len(under) * 9:
+                    return ours, theirs
+    return None
+
+
+def _end(name: str) -> str:
+    return ".".join(name.rsplit(".", 2)[-2:])
+
+
+def beyond_the_layers(
+    left: Sequence[TensorRef], layers: Mapping[str, Collection[int]], config: Mapping[str, Any], sure: bool
+) -> tuple[list[Finding], list[TensorRef]]:
+    """Layers with a number that the config does not count, draft layers apart."""
+    drafts = _drafts(config)
+    over: dict[str, dict[int, int]] = {}
+    rest = []
+    for ref in left:
+        head = next((h for h in layers if h and ref.name.startswith(h)), None)
+        number = ref.name[len(head) :].partition(".")[0] if head is not None else ""
+        last = max(layers[head]) + drafts if head is not None else 0
+        if head is not None and number.isdigit() and len(number) < 9 and int(number) > last:
+            counts = over.setdefault(head, {})
+            counts[int(number)] = counts.get(int(number), 0) + 1
+        else:
+            rest.append(ref)
+    findings = []
+    for head, counts in over.items():
+        declared, total = len(layers[head]), sum(counts.values())
+        whole = sorted(counts) == list(range(max(layers[head]) + 1, max(counts) + 1))
+        more = Hint(f'set "num_hidden_layers": {max(counts) + 1} if they belong to the model')
+        findings.append(
+            Finding(
+                "TN007",
+                "error" if sure else "warning",
+                "starts" if sure else "right",
+                counted(head + fold_numbers(counts), total),
+                f"the files hold layers {fold_numbers(counts)} ({total:,} tensors), and config.json counts "
+                f"{declared} layers: an engine has no place for them",
+                {"layers": sorted(counts), "declared": declared, "count": total},
+                (
+                    *((more,) if whole else ()),
+                    Hint("or leave these tensors out of the files, where the layers were cut on purpose"),
+                ),
+            )
+        )
+    return findings, rest
+
+
+def _drafts(config: Mapping[str, Any]) -> int:
+    """Draft layers that the config declares under any of its names."""
+    scopes = [config, *(config[key] for key in TEXT_KEYS if isinstance(config.get(key), dict))]
+    counts = [
+        value
+        for scope in scopes
+        for key, value in scope.items()
+        if isinstance(value, int) and not isinstance(value, bool) and DRAFT_KEYS.search(key)
+    ]
+    return max((count for count in counts if 0 < count < 1000), default=0)
+
+
+def unexpected(left: Sequence[TensorRef], sure: bool, quantized: bool) -> Iterator[Finding]:
+    """The rest, folded: what every class drops is a remark, what some drop a warning, all else is refused."""
+    kinds: dict[str, list[str]] = {"dropped": [], "other": [], "refused": []}
+    for ref in left:
+        name = ref.name
+        if name.endswith(DROPPED_SUFFIXES) or (quantized and name.endswith(DROPPED_QUANTIZED)):
+            kinds["dropped"].append(name)
+        elif OTHER_PARTS.search(name) or not sure:
+            kinds["other"].append(name)
+        else:
+            kinds["refused"].append(name)
+    for where, count in fold_names(kinds["refused"]):
+        yield Finding(
+            "TN002",
+            "error",
+            "starts",
+            counted(where, count),
+            f"{_tensors(count)} in the files that the model class does not know: vLLM stops at the first",
+            {"count": count},
+            (Hint("leave these tensors out of the files, or serve the class that they belong to"),),
+        )
+    for where, count in fold_names(kinds["other"]):
+        yield Finding(
+            "TN002",
+            "warning",
+            "right",
+            counted(where, count),
+            f"{_tensors(count)} in the files that the architecture does not know",
+            {"count": count},
+        )
+    for where, count in fold_names(kinds["dropped"]):
+        yield Finding(
+            "TN002",
+            "info",
+            "right",
+            counted(where, count),
+            f"{_tensors(count)} in the files that engines leave out",
+            {"count": count},
+        )
+
+
+def _tensors(count: int) -> str:
+    return f"{count:,} tensor{'s' if count != 1 else ''}"
