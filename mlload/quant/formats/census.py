@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from mlload.checkpoint.fold import ranges
+from mlload.checkpoint.json_text import quote
 from mlload.checkpoint.tensor import TensorRef
 from mlload.quant.formats.tensors import is_joined, tensor_name
 
@@ -146,22 +149,21 @@ def module_of(name: str, suffix: str) -> str:
 def place(modules: Sequence[str]) -> str:
     """Where something is, in one phrase: the module, or the pattern that its numbers run through."""
     if len(modules) == 1:
-        return modules[0]
+        return shown(modules[0])
     patterns: dict[str, tuple[set[int], set[int]]] = {}
-    for module in modules:
+    for module in islice(modules, 20_000):
         numbers = [int(n) for n in re.findall(r"(?<=\.)\d{1,9}(?=\.|$)", module)][:2]
-        ranges = patterns.setdefault(re.sub(r"(?<=\.)\d{1,9}(?=\.|$)", "{}", module), (set(), set()))
-        for values, number in zip(ranges, numbers, strict=False):
+        numbered = patterns.setdefault(re.sub(r"(?<=\.)\d{1,9}(?=\.|$)", "{}", module), (set(), set()))
+        for values, number in zip(numbered, numbers, strict=False):
             values.add(number)
-    pattern, ranges = next(iter(patterns.items()))
-    for values in ranges:
-        pattern = pattern.replace("{}", _span(values) if values else "*", 1)
+    pattern, runs = next(iter(patterns.items()))
+    for values in runs:
+        pattern = pattern.replace("{}", ranges(values) if values else "*", 1)
     more = len(patterns) - 1
-    return pattern.replace("{}", "*") + (f" and {more} more" if more else "")
+    return shown(pattern.replace("{}", "*")) + (f" and {more} more" if more else "")
 
 
-def _span(values: set[int]) -> str:
-    low, high = min(values), max(values)
-    if low == high:
-        return str(low)
-    return f"{low}-{high}" if len(values) == high - low + 1 else "*"
+def shown(name: str) -> str:
+    """A name as it can be printed: control characters escaped, absurd lengths cut."""
+    name = name if len(name) <= 200 else name[:200] + "..."
+    return name if name.isprintable() else quote(name)

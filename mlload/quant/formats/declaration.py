@@ -84,7 +84,7 @@ def lifted(block: Mapping[str, Any]) -> dict[str, Any]:
 
 def method_of(block: Mapping[str, Any], default: str = "") -> tuple[str, bool]:
     """The method of a block, and whether vLLM would know it from the block itself."""
-    declared = text(block, "quant_method").lower().strip()
+    declared = "".join(c for c in text(block, "quant_method")[:64].lower().strip() if c.isprintable())
     if declared:
         return normalize(declared), True
     nested = mapping(block, "quantization")

@@ -14,7 +14,7 @@ from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import Finding
 from mlload.checkpoint.tensor import TensorRef
 from mlload.quant.formats import coverage, disagreements, kv, registry
-from mlload.quant.formats.census import FLOAT_DTYPES, Census, module_of
+from mlload.quant.formats.census import FLOAT_DTYPES, Census, module_of, shown
 from mlload.quant.formats.declaration import Declaration, declarations
 from mlload.quant.formats.disagreements import Seen
 from mlload.quant.formats.fields import strings
@@ -254,5 +254,5 @@ def _evidence(declared: Declaration | None, seen: list[Seen]) -> tuple[str, ...]
     lines = [f"{declared.where} declares {declared.method}"] if declared else ["no config declares a quantization"]
     for entry in seen[:4]:
         parts = ", ".join(f"{suffix} {ref.dtype} {list(ref.shape)}" for suffix, ref in entry.tensors.items())
-        lines.append(f"{entry.module}: {parts}")
+        lines.append(f"{shown(entry.module)}: {parts}")
     return tuple(lines)

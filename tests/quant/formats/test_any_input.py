@@ -28,7 +28,8 @@ KEYS = [
 WORDS = [
     *METHODS, "NVFP4", "FP8", "MXFP8", "MIXED_PRECISION", "FP8_PB_WO", "gemm", "gemv", "marlin", "gptq_p",
     "gptq_v2", "pack-quantized", "nvfp4-pack-quantized", "mixed-precision", "marlin-24", "int", "float",
-    "group", "block", "channel", "tensor", "tensor_group", "Linear", "re:.*", "re:(", "-:(", "+:.*", "*", "", "model.layers.0.up",
+    "group", "block", "channel", "tensor", "tensor_group", "Linear", "re:.*", "re:(", "-:(", "+:.*", "*", "",
+    "model.layers.0.up",
     "fp4", "fp8_e4m3",
     "int4", "per_group", "static", "dynamic", "128x128", "auto_round:auto_awq", "nf4", "\x00", "9" * 400,
 ]  # fmt: skip
