@@ -9,8 +9,15 @@ import click
 from mlload.cli import options
 from mlload.cli.output import Output
 
+EXAMPLES = """\b
+mlload inspect ./llama-70b
+mlload inspect org/name --tp 8 --format json
+mlload inspect ./llama-70b --tensors '*layers.0.*'
+mlload inspect ./llama-70b --assume-quant awq:g128 --html page.html
+"""
 
-@click.command()
+
+@click.command(epilog=EXAMPLES)
 @options.source
 @options.tp
 @options.pp
@@ -74,11 +81,9 @@ def command(
         tensors=tensors,
     )
     if form == "json":
-        import json
-
         from mlload.cli.inspect_json import document
 
-        out.write(json.dumps(document(result), indent=2))
+        out.json(document(result))
     else:
         from mlload.cli.inspect_text import render, tensor_lines
 

@@ -25,7 +25,7 @@ RANKS_DRAWN = 64
 
 def write_page(result: InspectResult, path: Path) -> None:
     try:
-        path.write_text(page(result), encoding="utf-8")
+        path.write_text(page(result), encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise MlloadError(f"cannot write {path}: {error.strerror}") from error
 

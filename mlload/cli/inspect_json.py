@@ -42,7 +42,6 @@ def document(result: InspectResult) -> dict[str, Any]:
 
 def architecture(result: InspectResult) -> dict[str, Any]:
     config = ConfigView(result.checkpoint.config) if result.model is None else result.model.config
-    context = config.get("max_position_embeddings")
     return {
         "model_type": config.model_type,
         "class": config.architectures[0] if config.architectures else None,
@@ -55,11 +54,16 @@ def architecture(result: InspectResult) -> dict[str, Any]:
         "kv_heads": config.kv_heads,
         "head_dim": config.head_dim,
         "vocab_size": config.vocab,
-        "context": context if isinstance(context, int) else None,
+        "context": whole(config.get("max_position_embeddings")),
         "experts": config.experts,
-        "experts_per_token": config.get("num_experts_per_tok") if config.experts else None,
+        "experts_per_token": whole(config.get("num_experts_per_tok")) if config.experts else None,
         "tied_embeddings": config.tied,
     }
+
+
+def whole(value: Any) -> int | None:
+    """A count from a config, where anything may stand."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def parameters(model: Model) -> dict[str, int]:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable
 from itertools import groupby
-from typing import Literal, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 Style = Literal["", "bold", "dim", "good", "warn", "bad", "accent"]
 
@@ -87,6 +87,12 @@ class Output:
     def write(self, document: str) -> None:
         """A whole machine-readable document, untouched."""
         self.pending.append((self.stdout, document if document.endswith("\n") else document + "\n"))
+
+    def json(self, document: Any) -> None:
+        """One JSON document; what JSON has no form for becomes its text."""
+        import json
+
+        self.write(json.dumps(document, indent=2, default=str))
 
     def note(self, text: str) -> None:
         """For people, beside the data."""

@@ -63,9 +63,7 @@ def command(out: Output, code: str | None, form: str) -> None:
     if code is not None:
         rules = tuple(rule for rule in rules if rule.code.upper() == code.upper()) or _unknown(code, rules)
     if form == "json":
-        import json
-
-        out.write(json.dumps([rule._asdict() for rule in rules], indent=2))
+        out.json([rule._asdict() for rule in rules])
     elif code is not None:
         out.print_all(explained(rules[0], out.width))
     else:

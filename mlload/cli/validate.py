@@ -10,8 +10,14 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.cli import options
 from mlload.cli.output import Output
 
+EXAMPLES = """\b
+mlload validate ./llama-70b --tp 8 --gpu h100
+mlload validate ./llama-70b --tp 1,2,4,8 --pp 2
+mlload validate model-a model-b --tp 4 --format json --output report.json
+"""
 
-@click.command()
+
+@click.command(epilog=EXAMPLES)
 @options.sources
 @options.tp
 @options.pp
@@ -76,18 +82,16 @@ def command(
     out.kept.append(result)
     report = Output(out.stdout, out.stderr, width=out.width, unicode=out.unicode) if output else out
     if form == "json":
-        import json
-
         from mlload.cli.validate_json import document
 
-        report.write(json.dumps(document(result), indent=2))
+        report.json(document(result))
     else:
         from mlload.cli.validate_text import render
 
         report.print_all(render(result, report.width))
     if output is not None:
         try:
-            output.write_text(report.document, encoding="utf-8")
+            output.write_text(report.document, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise MlloadError(f"cannot write {output}: {error.strerror}") from error
         out.note(f"wrote {output}")
