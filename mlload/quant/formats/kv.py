@@ -16,17 +16,36 @@ Which = Literal["k", "v", "q", "prob"]
 
 # Endings below the attention module's path, the current spelling first.
 _SPELLINGS: dict[Which, tuple[str, ...]] = {
-    "k": ("k_scale", "k_proj.k_scale", "k_proj.output_scale", "attn.k_scale", "k_cache.scale", "qkv_proj.k_scale"),
-    "v": ("v_scale", "v_proj.v_scale", "v_proj.output_scale", "attn.v_scale", "v_cache.scale", "qkv_proj.v_scale"),
+    "k": (
+        "k_scale",
+        "k_proj.k_scale",
+        "k_proj.output_scale",
+        "attn.k_scale",
+        "k_cache.scale",
+        "qkv_proj.k_scale",
+        "qkqkv_proj.k_scale",
+    ),
+    "v": (
+        "v_scale",
+        "v_proj.v_scale",
+        "v_proj.output_scale",
+        "attn.v_scale",
+        "v_cache.scale",
+        "qkv_proj.v_scale",
+        "qkqkv_proj.v_scale",
+    ),
     "q": ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "attn.q_scale", "q.scale", "qkv_proj.q_scale"),
     "prob": ("prob_output_scale", "prob_scale", "attn.prob_scale"),
 }
 _BOTH = ("kv_scale", "attn.kv_scale")
+# Accepted and ignored: caches are symmetric.
+_ZEROS = ("k_zero_point", "v_zero_point", "q_zero_point")
 
-_ENDINGS: tuple[tuple[str, Which | Literal["kv"]], ...] = tuple(
+_ENDINGS: tuple[tuple[str, Which | Literal["kv", "zero"]], ...] = tuple(
     sorted(
         [(f".{end}", which) for which, ends in _SPELLINGS.items() for end in ends]
-        + [(f".{end}", "kv") for end in _BOTH],
+        + [(f".{end}", "kv") for end in _BOTH]
+        + [(f".{end}", "zero") for end in _ZEROS],
         key=lambda pair: -len(pair[0]),
     )
 )
@@ -41,7 +60,8 @@ def kv_scale_names(attention: str, which: Which) -> tuple[str, ...]:
 
 
 def kv_scale_of(name: str) -> tuple[str, str] | None:
-    """(attention path, "k" | "v" | "q" | "prob" | "kv") of a KV scale's name, None for other tensors."""
+    """(attention path, "k" | "v" | "q" | "prob" | "kv" | "zero") of a KV scale's (or zero point's) name, None for
+    other tensors."""
     if name[name.rfind(".") + 1 :] not in LAST_PARTS:
         return None
     for ending, which in _ENDINGS:

@@ -55,6 +55,7 @@ def test_kv_scale_spellings() -> None:
             assert kv_scale_of(name) in ((attention, which), (attention, "kv"))
     assert f"{attention}.k_proj.k_scale" in kv_scale_names(attention, "k")
     assert kv_scale_names(attention, "v")[-2:] == (f"{attention}.kv_scale", f"{attention}.attn.kv_scale")
+    assert kv_scale_of(f"{attention}.k_zero_point") == (attention, "zero")
     assert kv_scale_of(f"{attention}.k_proj.weight_scale") is None
     assert kv_scale_of(f"{attention}.k_proj.input_scale") is None
     assert kv_scale_of("backbone.layers.3.mixer.k_proj.k_scale") == ("backbone.layers.3.mixer", "k")
