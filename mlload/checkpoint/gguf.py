@@ -282,9 +282,14 @@ class _Reader:
                 told = f"the removed type {REMOVED_TYPES[kind]}" if kind in REMOVED_TYPES else "an unknown type"
                 unknown.append(Bad("FI042", f"{quote(name)} is of {told} ({kind})", tensor=name, type=kind))
                 continue
-            count = 1
+            count, span = 1, block.nbytes
             for dim in dims:
                 count *= dim
+                span *= max(dim, 1)
+            if span >= 2**63 and count == 0:
+                message = f"{quote(name)} has {' x '.join(map(str, dims))} elements, more than can be counted"
+                unknown.append(Bad("FI042", message, tensor=name))
+                continue
             if dims[0] % block.elements:
                 message = (
                     f"{quote(name)} has rows of {dims[0]:,} elements, and {block.name} stores blocks of "

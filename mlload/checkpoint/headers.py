@@ -22,6 +22,7 @@ from mlload.checkpoint.sources.base import Range, Source, SourceFile
 from mlload.checkpoint.tensor import TensorRef
 from mlload.checkpoint.weight_files import kind_of_file
 
+STARTS = (b"{", b" ", b"\n", b"\t", b"\r")  # white space is legal JSON, if odd
 BATCH_BYTES = 32 * 1024 * 1024  # headers held at once before they are parsed
 
 
@@ -117,7 +118,7 @@ def _safetensors(
     for file, start in zip(files, starts, strict=True):
         if isinstance(start, bytes) and len(start) >= 8:
             end = 8 + header_length(start)
-            if len(start) < end <= file.size and end - 8 <= MAX_HEADER and start[8:9] in (b"{", b" "):
+            if len(start) < end <= file.size and end - 8 <= MAX_HEADER and start[8:9] in STARTS:
                 rest.append(Range(file.name, len(start), end - len(start)))
     more: dict[str, bytes | Exception] = {}
     if rest:

@@ -39,8 +39,8 @@ def parse_compact(
         return None
     text = raw.decode("ascii").rstrip(" ")
     head = METADATA.match(text)
-    if head is None or text[-2:] != "}}":
-        return None
+    if head is None or text[-2:] != "}}" or '}}"' in text:
+        return None  # the header's own brace may only stand at the end
     metadata: dict[str, str] | None = None
     if head.group(1) is not None:
         try:

@@ -146,10 +146,6 @@ def explain_header(
     """The tensors that can be located, and everything that is wrong with the header in `raw`."""
     damage = Damage(source, name)
     expected = data_start - 8
-    if len(raw) < expected:
-        message = f"{name}: only {len(raw):,} of the header's {expected:,} bytes could be read."
-        damage.add("FI022", message, numbers={"read": len(raw), "header": expected}, again=True)
-        return None, damage.findings
     if raw[:1] != b"{":
         stripped = raw.lstrip(b" \t\r\n")
         if stripped[:1] != b"{":
@@ -158,14 +154,15 @@ def explain_header(
             return None, damage.findings
         message = f"{name}: white space stands before the header's {{, which some readers refuse."
         damage.add("FI008", message, severity="warning", numbers={"header": expected})
+    if len(raw) < expected:
+        message = f"{name}: only {len(raw):,} of the header's {expected:,} bytes could be read."
+        damage.add("FI022", message, numbers={"read": len(raw), "header": expected}, again=True)
+        return None, damage.findings
     try:
         entries = json_text.parse_strict(raw)
     except BadJson as error:
         message = f"{name}: the header ({expected:,} bytes) {error}."
         damage.add("FI008", message, numbers={"header": expected}, again=True)
-        return None, damage.findings
-    if not isinstance(entries, StrictObject):
-        damage.add("FI008", f"{name}: the header holds {kind_of(entries)}, where an object is expected.", again=True)
         return None, damage.findings
     _duplicates(damage, entries)
     metadata = _metadata(damage, entries)

@@ -142,6 +142,7 @@ DAMAGED: dict[str, tuple[bytes, set[str]]] = {
     "past the end": (gguf_bytes([ARCHITECTURE], [INFO], DATA[:100]), {"FI013"}),
     "offset past the end": (gguf_bytes([ARCHITECTURE], [tensor_info("a", [32], 0, 2**50)], DATA), {"FI013"}),
     "endless tensor": (gguf_bytes([ARCHITECTURE], [tensor_info("a", [2**62, 2**62], 0, 0)], DATA), {"FI013"}),
+    "nothing of too much": (gguf_bytes([ARCHITECTURE], [tensor_info("a", [2**63 + 32, 0], 0, 0)], DATA), {"FI042"}),
     "overlap": (gguf_bytes([ARCHITECTURE], [INFO, tensor_info("b", [32], 0, 64)], DATA), {"FI014"}),
     "no architecture": (gguf_bytes([], [INFO], DATA), {"FI049"}),
 }

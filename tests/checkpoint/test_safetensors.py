@@ -48,6 +48,10 @@ DAMAGED: dict[str, tuple[bytes, set[str]]] = {
     "breaks off": (raw_safetensors(b'{"a": {"dtype"', DATA), {"FI008"}),
     "text after": (raw_safetensors(header() + b"\0\0", DATA), {"FI008"}),
     "too deep": (raw_safetensors(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", DATA), {"FI008"}),
+    "brace for a comma": (
+        safetensors_bytes(build.entries({"a": ("F32", [2]), "b": ("F32", [1])})).replace(b']},"b"', b']}}"b"'),
+        {"FI008"},
+    ),
     "a list": (raw_safetensors(b" [1]", DATA), {"FI008"}),
     "nan": (raw_safetensors(b'{"a": {"dtype":"F32","shape":[NaN],"data_offsets":[0,8]}}', DATA), {"FI010"}),
     "huge digits": (raw_safetensors(header().replace(b"[2]", b"[" + b"9" * 5000 + b"]"), DATA), {"FI010"}),

@@ -336,3 +336,78 @@ def test_containers_and_memo() -> None:
     for protocol in range(5):
         root = list_pickle(pickle.dumps(value, protocol)).root
         assert {key: root[key] for key in ("a", "s", "big", "b")} == {key: value[key] for key in ("a", "s", "big", "b")}
+
+
+def test_members_of_the_64_bit_kind(tmp_path: Path) -> None:
+    """Sizes and places of members in their extra fields, as for storages above 4 GiB."""
+    path = tmp_path / "pytorch_model.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (("m/data.pkl", GOOD), ("m/data/0", bytes(range(24)))):
+            with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member:
+                member.write(content)
+    raw = bytearray(path.read_bytes())
+    at = raw.find(b"PK\1\2", raw.find(b"PK\1\2") + 1)
+    fields = struct.unpack("<4s6H3I5H2I", raw[at : at + 46])
+    extra = struct.pack("<HH", 9, 0) + struct.pack("<HH3Q", 1, 24, fields[9], fields[8], fields[16])
+    wide = raw[at : at + 20] + struct.pack("<2I2H", 0xFFFFFFFF, 0xFFFFFFFF, fields[10], len(extra))
+    wide += raw[at + 32 : at + 42] + struct.pack("<I", 0xFFFFFFFF) + raw[at + 46 : at + 46 + fields[10]] + extra
+    end = raw.rfind(b"PK\5\6")
+    directory = raw[raw.find(b"PK\1\2") : at] + wide
+    tail = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 2, 2, len(directory), raw.find(b"PK\1\2"), 0)
+    assert end > at
+    path.write_bytes(raw[: raw.find(b"PK\1\2")] + directory + tail)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read("m/data/0") == bytes(range(24))
+    checkpoint = judge(tmp_path)
+    assert checkpoint.problems == ()
+    ref = checkpoint.tensors["w"]
+    assert checkpoint.source.read("pytorch_model.bin", ref.offset, ref.nbytes) == bytes(range(24))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"PK\3\4", b"PK\3\5"),  # local headers are not where the directory says
+        (b"PK\1\2", b"PK\1\3"),  # the directory is damaged
+    ],
+)
+def test_archive_that_contradicts_itself(tmp_path: Path, old: bytes, new: bytes) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    write_zip(path, GOOD, {"0": bytes(24)})
+    raw = path.read_bytes()
+    first = raw.find(old, 4)
+    path.write_bytes(raw[:first] + new + raw[first + 4 :])
+    assert errors(judge(tmp_path)) == {"FI051"}
+
+
+def test_legacy_file_cut_off_in_its_data(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"w": torch.zeros(100)}, path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[:-40])
+    assert errors(judge(tmp_path)) == {"FI013"}
+
+
+def test_legacy_file_with_a_long_list_of_tensors(tmp_path: Path) -> None:
+    """Its objects do not fit the first read."""
+    torch = pytest.importorskip("torch")
+    names = [f"model.layers.{i}.self_attn.q_proj.weight" for i in range(1500)]
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(
+        {name: torch.full((2,), float(i)) for i, name in enumerate(names)}, path, _use_new_zipfile_serialization=False
+    )
+    checkpoint = judge(tmp_path)
+    assert (checkpoint.problems == () and list(checkpoint.tensors) == names) or set(checkpoint.tensors) == set(names)
+    ref = checkpoint.tensors[names[1234]]
+    assert checkpoint.source.read("pytorch_model.bin", ref.offset, 8) == struct.pack("<2f", 1234.0, 1234.0)
+
+
+def test_instructions_that_few_pickles_use() -> None:
+    assert list_pickle(b"\x80\2(K\1K\x021K\3.").root == 3
+    assert list_pickle(b"\x80\4(K\1K\2\x91.").root == [1, 2]
+    assert list_pickle(b"Pkey\n.").root == ("key",)
+    assert list_pickle(b"\x80\2ccollections\nOrderedDict\n](K\1K\2\x86K\3K\4\x86e\x85R.").root == {1: 2, 3: 4}
+    with pytest.raises(BadPickle, match="empty group"):
+        list_pickle(b"(.")
+    with pytest.raises(BadPickle, match="do not fit together"):
+        list_pickle(b"\x80\2K\1h\x05.")
