@@ -23,6 +23,7 @@ FAMILIES = {
     "FI": "Files",
     "KN": "Kernels",
     "ME": "Memory",
+    "NM": "Names",
     "QT": "Quantization",
     "TN": "Tensors",
     "TP": "Parallel sizes",

@@ -51,11 +51,6 @@ CODES: dict[str, tuple[str, str]] = {
         "An entry of the list of unquantized modules names no tensor. Usually a quantizer's wrapper left its own "
         "name at the end, or the prefix changed.",
     ),
-    "QT011": (
-        "plain weight that nothing excludes",
-        "A linear is stored unquantized, but neither an ignore list nor the targets leave it out, so that the "
-        "engine expects packed tensors for it.",
-    ),
     "QT012": (
         "unknown quantization method",
         "No format of this name is known here. A package can add one through the entry point group "

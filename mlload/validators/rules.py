@@ -19,7 +19,7 @@ from mlload.validators.context import Context
 Check = Callable[[Context], Iterator[Finding]]
 
 # Family -> the modules that hold its rules; imported when the rules are run or explained.
-FAMILIES: dict[str, tuple[str, ...]] = {"CF": ("mlload.validators.config",)}
+FAMILIES: dict[str, tuple[str, ...]] = {"CF": ("mlload.validators.config",), "NM": ("mlload.validators.names",)}
 
 
 class Rule(NamedTuple):

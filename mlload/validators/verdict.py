@@ -6,7 +6,7 @@ They are never mixed: an engine starts some checkpoints that then answer nonsens
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mlload.checkpoint.finding import Finding, by_severity
@@ -61,6 +61,10 @@ def engine_refusals(plan: Plan, request: Request) -> Iterator[Finding]:
     resolved = resolve_quantization(checkpoint.config, checkpoint.json_files, profile, asked=request.quantization)
     yield from resolved.findings
     yield from quant_refusals(resolved, plan.dtype, plan.capability, profile)
+    if checkpoint.format == "gguf" and resolved.method is None:
+        # A GGUF file declares nothing: its suffix makes the engine ask for the method by itself.
+        implied = resolve_quantization({}, {}, profile, asked="gguf")
+        yield from (replace(finding, where=checkpoint.label) for finding in implied.findings)
 
 
 def at_every_size(plan: Plan, request: Request) -> Iterator[Finding]:

@@ -169,7 +169,7 @@ def group_of(config: Mapping[str, Any], kind: str, bits: int | None = None) -> G
 
 def declare(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
     """Module path -> scheme by `ignore`, then paths among the targets, then the class Linear."""
-    ignored = matching.exact_or_regex(map(matching.without_wrapper, strings(config, "ignore")))
+    ignored = matching.exact_or_regex(strings(config, "ignore"))
     named: list[tuple[Callable[[str], bool], Scheme]] = []
     by_class: Scheme | None = None
     for group in groups(config):

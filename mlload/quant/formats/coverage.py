@@ -11,7 +11,6 @@ from mlload.quant.formats import matching
 from mlload.quant.formats.census import Census, place
 from mlload.quant.formats.declaration import Declaration
 from mlload.quant.formats.fields import mapping, strings
-from mlload.quant.spec import QuantSpec
 
 IGNORE_KEYS = (
     "ignore",
@@ -70,26 +69,6 @@ def dead_entries(declared: Declaration, census: Census) -> Iterator[Finding]:
             f"{len(unused)} per-module settings match no tensor: {place(unused)}; the default applies where they "
             "were meant to",
             {"settings": len(unused)},
-        )
-
-
-def uncovered(spec: QuantSpec, declares: Callable[[str], object | None], plain: Iterable[str]) -> Iterator[Finding]:
-    """Modules that are stored plain although neither an ignore list nor the targets leave them out.
-
-    declares: the config's own answer for a module (a format's `declare(config)`)
-    plain:    modules that the engine would ask a method for, and whose weight is not quantized
-    """
-    bare = [module for module in plain if declares(module) is not None]
-    if bare:
-        yield Finding(
-            "QT011",
-            "error",
-            "starts",
-            place(bare),
-            f"{len(bare)} linears are stored plain and {spec.declared_in or 'the config'} does not exclude them: the "
-            f"engine expects {spec.method} tensors for them",
-            {"modules": len(bare)},
-            (Hint("name them in the ignore list"),),
         )
 
 

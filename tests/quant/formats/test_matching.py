@@ -275,16 +275,3 @@ def test_entries_for_layers_that_do_not_exist() -> None:
     # Habits of recipes are not worth a word.
     _, findings = with_ignore(["lm_head", "re:.*mtp.*", "re:visual.*", "model.vision_tower"])
     assert findings == ()
-
-
-def test_plain_weights_that_nothing_excludes() -> None:
-    """A vision linear is plain and the list's name for it is another (cases 47 to 50)."""
-    from mlload.quant.formats.coverage import uncovered
-
-    quant, _ = with_ignore(["model.vision_tower.layers.0.attn.qkv"])
-    declares = get("compressed-tensors").declare(quant.config)
-    (finding,) = uncovered(quant, declares, ["model.vision_tower.layers.0.self_attn.q_proj"])
-    assert finding.code == "QT011" and finding.where == "model.vision_tower.layers.0.self_attn.q_proj"
-    covered, _ = with_ignore(["re:.*vision_tower.*"])
-    declares = get("compressed-tensors").declare(covered.config)
-    assert not list(uncovered(covered, declares, ["model.vision_tower.layers.0.self_attn.q_proj"]))
