@@ -13,6 +13,7 @@ from mlload.quant.formats import detect
 from tests import truth_rows
 from tests.quant.checkpoints import checkpoint
 from tests.skeletons import Skeleton
+from tools.skeleton import write_skeleton
 
 # What vLLM 0.33 calls a method -> what configs call it.
 ENGINE_NAMES = {
@@ -73,3 +74,23 @@ def test_skeletons(skeleton: Skeleton, name: str, method: str | None, layouts: s
     assert findings == ()
     assert (quant.method if quant else None) == method
     assert {scheme.layout for scheme in quant.schemes} == layouts if quant else not layouts
+
+
+QUANTIZED = sorted(
+    folder.name
+    for folder in (truth_rows.OURS / "configs").iterdir()
+    if json.loads((folder / "config.json").read_text()).get("quantization_config")
+)
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_tensors_say_what_the_config_says(name: str, tmp_path: Path) -> None:
+    """One layer written as the config declares it: its tensors give the same schemes, and no complaint."""
+    config, _ = read(truth_rows.OURS / "configs" / name)
+    one = {**config, "num_hidden_layers": 1}
+    declared, _ = detect(checkpoint(one))
+    write_skeleton(one, tmp_path / name)
+    stored, findings = detect(Checkpoint.open(str(tmp_path / name)))
+    assert declared is not None and stored is not None
+    assert stored.schemes == declared.schemes and stored.method == declared.method
+    assert [f.code for f in findings if f.severity != "info"] == []
