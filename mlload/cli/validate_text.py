@@ -51,10 +51,13 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
         yield ""
         note = f"at {labels(meshes)}" if len(meshes) < len(entries) else ""
         yield from finding_lines(finding, width, note, said)
-    for unknown in entries[0].verdict.unknowns:
+    open_questions = entries[0].verdict.unknowns if entries[0].verdict.starts is not False else ()
+    for unknown in open_questions:
         yield ""
         how = f" To know: {unknown.how_to_know}." if unknown.how_to_know else ""
-        yield from wrap(f"unknown {unknown.what}: {unknown.why}.{how}", width, " " * 8)
+        lines = wrap(f"{unknown.what}: {unknown.why}.{how}", width, " " * 8)
+        yield [Span("unknown", "warn"), lines[0][7:]]
+        yield from lines[1:]
     if len(entries) > 1 and any(entry.plan is not None for entry in entries):
         yield ""
         yield from sizes_table(entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,31 @@ def label(row: Row) -> str:
 
 def test_it_starts_where_vllm_starts(rows: Sequence[Row]) -> None:
     assert [label(row) for row in rows if verdict_of(row).starts is not (row["verdict"] == "ok")] == []
+
+
+def test_a_gguf_file_needs_a_plugin(tmp_path: Path) -> None:
+    """vLLM 0.33 left GGUF to a plugin (layers/quantization/__init__.py:14), though no config declares it."""
+    gguf = pytest.importorskip("gguf")
+    numpy = pytest.importorskip("numpy")
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_embedding_length(64)
+    writer.add_block_count(1)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_feed_forward_length(64)
+    writer.add_context_length(128)
+    writer.add_vocab_size(32)
+    writer.add_tensor("token_embd.weight", numpy.zeros((32, 64), dtype=numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = read_model(Checkpoint.open(str(tmp_path / "model.gguf")))
+    verdict = judge(make_plan(model, vllm(), Mesh()), Request())
+    assert verdict.starts is False
+    assert [(found.code, found.where) for found in verdict.findings if found.code.startswith("EN")] == [
+        ("EN010", str(tmp_path / "model.gguf"))
+    ]
 
 
 def test_some_error_holds_every_number_of_the_refusal(rows: Sequence[Row]) -> None:
