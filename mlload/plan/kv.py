@@ -70,15 +70,15 @@ def kv_classes(
                 KVClass(
                     group.kind,
                     count,
-                    count * _token_bytes(group, mesh.tp, kv_dtype),
-                    count * _state_bytes(group, mesh.tp, mesh.tp_rank(rank), kept),
+                    count * token_bytes(group, mesh.tp, kv_dtype),
+                    count * state_bytes(group, mesh.tp, mesh.tp_rank(rank), kept),
                     group.window,
                 )
             )
     return tuple(found)
 
 
-def _token_bytes(group: AttentionSpec, tp: int, kv_dtype: str) -> int:
+def token_bytes(group: AttentionSpec, tp: int, kv_dtype: str) -> int:
     """Bytes of one position in one layer. KV heads are divided, or one is held by several ranks."""
     size = DTYPE_BITS[kv_dtype] // 8
     if group.kind in ("linear", "ssm"):
@@ -96,7 +96,8 @@ def _token_bytes(group: AttentionSpec, tp: int, kv_dtype: str) -> int:
     return heads * (group.head_dim + group.v_head_dim) * size + index
 
 
-def _state_bytes(group: AttentionSpec, tp: int, rank: int, kept: dict[str, str]) -> int:
+def state_bytes(group: AttentionSpec, tp: int, rank: int, kept: dict[str, str]) -> int:
+    """Bytes of one sequence's states in one layer."""
     total = 0
     for state in group.states:
         held = sum(_held(part, tp, rank) for part in state.parts)

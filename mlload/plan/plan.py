@@ -65,7 +65,7 @@ class Plan:
         """Bytes of every rank of one replica."""
         view, layers = self.view, self.model.config.layers
         disk = DiskSizes(view.params, self.mesh, layers, view.padding, view.tower_tp)
-        weights = WeightSizes(view, self.mesh, layers, dtype=self.dtype, capability=self.capability)
+        weights = self.weights()
         found: list[RankSizes] = []
         for rank in self.mesh.ranks:
             read, draft = disk.of(rank)
@@ -85,6 +85,11 @@ class Plan:
                 )
             )
         return tuple(found)
+
+    def weights(self) -> WeightSizes:
+        """Counts what the engine allocates for parameters, for one rank after the other."""
+        layers = self.model.config.layers
+        return WeightSizes(self.view, self.mesh, layers, dtype=self.dtype, capability=self.capability)
 
     def kv(self, rank: int) -> tuple[KVClass, ...]:
         """Memory of a rank by attention class."""
