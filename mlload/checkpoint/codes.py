@@ -214,7 +214,8 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI045": (
         "GGUF key or tensor twice",
-        "A metadata key or a tensor name comes twice, and readers refuse the file.",
+        "A metadata key or a tensor name comes twice, and readers refuse the file. Convert the original weights "
+        "again with a current converter.",
     ),
     "FI046": (
         "big-endian GGUF",
@@ -280,6 +281,7 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "FI066": (
         "tensorizer file is damaged",
-        "The magic, the version or the table of contents of a tensorizer file cannot be true.",
+        "The magic, the version or the table of contents of a tensorizer file cannot be true: it is cut off, or was "
+        "written by a version of tensorizer that is not known here. Fetch it again.",
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
@@ -147,7 +148,7 @@ def compare(
     """
     findings: list[Finding] = []
     weight_map = index.weight_map
-    if not _agree(weight_map, by_file, tensors):
+    if not _agree(weight_map, by_file):
         own = {file: {ref.name for ref in refs} for file, refs in by_file.items()}
         lacking: dict[str, list[str]] = {}
         for tensor, file in weight_map.items():
@@ -176,12 +177,12 @@ def compare(
     return findings
 
 
-def _agree(weight_map: dict[str, str], by_file: dict[str, list[TensorRef]], tensors: dict[str, TensorRef]) -> bool:
+def _agree(weight_map: dict[str, str], by_file: dict[str, list[TensorRef]]) -> bool:
     """True when every tensor lies where the index says, and each is named: the usual case, at little cost."""
-    if len(weight_map) != len(tensors):
-        return False
-    get = weight_map.get
-    return all([get(ref[0]) for ref in refs].count(file) == len(refs) for file, refs in by_file.items())
+    located: dict[str, str] = {}
+    for file, refs in by_file.items():
+        located.update(zip(map(itemgetter(0), refs), repeat(file), strict=False))
+    return located == weight_map
 
 
 def _lacks(

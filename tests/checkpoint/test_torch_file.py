@@ -411,3 +411,78 @@ def test_instructions_that_few_pickles_use() -> None:
         list_pickle(b"(.")
     with pytest.raises(BadPickle, match="do not fit together"):
         list_pickle(b"\x80\2K\1h\x05.")
+
+
+def tensor_pickle(function: bytes, arguments: bytes) -> bytes:
+    """The pickle of {"w": function(*arguments)}; b"<S>" in the arguments stands for a storage of 6 floats."""
+    storage = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\6tQ"
+    return b"\x80\2}X\1\0\0\0w" + function + b"(" + arguments.replace(b"<S>", storage) + b"tRs."
+
+
+V2 = b"ctorch._utils\n_rebuild_tensor_v2\n"
+SIZE = b"ctorch\nSize\n(K\2K\3t\x85R"
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "dtype"),
+    [
+        (V2, b"<S>K\0" + SIZE + b"(K\3K\1t\x89N", "F32"),
+        (b"ctorch._utils\n_rebuild_parameter\n", V2 + b"(<S>K\0(K\2K\3t(K\3K\1t\x89NtR\x88N", "F32"),
+        (
+            b"ctorch._tensor\n_rebuild_from_type_v2\n",
+            V2 + b"ctorch.nn.parameter\nParameter\n(<S>K\0(K\2K\3t(K\3K\1t\x89Nt}",
+            "F32",
+        ),
+        (b"ctorch._utils\n_rebuild_tensor_v3\n", b"<S>K\0(K\2K\3t(K\3K\1t\x89Nctorch\nuint32\n", "U32"),
+    ],
+)
+def test_ways_to_describe_a_tensor(tmp_path: Path, function: bytes, arguments: bytes, dtype: str) -> None:
+    write_zip(tmp_path / "pytorch_model.bin", tensor_pickle(function, arguments), {"0": bytes(24)})
+    checkpoint = judge(tmp_path)
+    assert checkpoint.problems == ()
+    assert (checkpoint.tensors["w"].dtype, checkpoint.tensors["w"].shape) == (dtype, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (V2, b"<S>K\0K\7"),  # a shape that is a number
+        (V2, b"<S>J\xff\xff\xff\xff(K\2t"),  # a negative offset
+        (V2, b"<S>"),  # no shape
+        (V2, b"X\1\0\0\0xQK\0(K\2t"),  # a storage of another kind
+        (V2, b"(K\1K\1K\1K\1K\1tQK\0(K\2t"),
+        (V2, b"<S>K\0(" + b"K\1" * 70 + b"t"),  # seventy dimensions
+        (b"ctorch._utils\n_rebuild_parameter\n", b"N"),
+        (b"ctorch._utils\n_rebuild_tensor_v3\n", b"<S>K\0(K\2K\3t(K\3K\1t\x89Nctorch\nint3\n"),
+    ],
+)
+def test_tensors_that_are_not_understood(tmp_path: Path, function: bytes, arguments: bytes) -> None:
+    write_zip(tmp_path / "pytorch_model.bin", tensor_pickle(function, arguments), {"0": bytes(24)})
+    checkpoint = judge(tmp_path)
+    assert errors(checkpoint) == {"FI051"} and "'w'" in checkpoint.problems[0].message
+
+
+def test_pickle_of_the_archive_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlload.checkpoint.torch_file.MAX_PICKLE", 50)
+    write_zip(tmp_path / "pytorch_model.bin", GOOD, {"0": bytes(24)})
+    assert "has a data.pkl of" in judge(tmp_path).problems[0].message
+
+
+def test_damaged_compressed_pickle(tmp_path: Path) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    write_zip(path, GOOD * 5, {}, zipfile.ZIP_DEFLATED)
+    raw = path.read_bytes()
+    start = 30 + len("archive/data.pkl")
+    path.write_bytes(raw[:start] + b"\xff" * 8 + raw[start + 8 :])
+    assert "damaged data.pkl" in judge(tmp_path).problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "start", "words"),
+    [(9, 46, 10, "9 members in a directory of 46 bytes"), (1, 2**31, 10, "past its end"), (1, 46, 10, "damaged")],
+)
+def test_directory_that_lies(tmp_path: Path, count: int, length: int, start: int, words: str) -> None:
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, length, start, 0)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\3\4" + bytes(200) + end)
+    (finding,) = judge(tmp_path).problems
+    assert finding.code == "FI051" and words in finding.message

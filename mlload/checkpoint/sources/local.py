@@ -87,7 +87,7 @@ class FolderSource(LocalSource):
             return
         for entry in listed:
             if len(found) >= MAX_FILES:
-                return
+                return  # no checkpoint: a home folder, perhaps
             name = prefix + entry.name
             try:
                 is_folder = entry.is_dir()
@@ -134,10 +134,7 @@ def describe(path: str, name: str, is_symlink: bool) -> SourceFile:
     digest: str | None = None
     target = ""
     if is_symlink:
-        try:
-            target = os.readlink(path)
-        except OSError:
-            target = "?"
+        target = os.readlink(path)
         blob = os.path.basename(target)
         if len(blob) == 64 and os.path.basename(os.path.dirname(target)) == "blobs" and is_hex(blob):
             digest = blob
