@@ -13,7 +13,7 @@ from typing import Any
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import Finding
 from mlload.checkpoint.tensor import TensorRef
-from mlload.quant.formats import coverage, disagreements, kv, registry
+from mlload.quant.formats import dead_entries, disagreements, kv, registry
 from mlload.quant.formats.census import FLOAT_DTYPES, Census, module_of, shown
 from mlload.quant.formats.declaration import Declaration, declarations
 from mlload.quant.formats.disagreements import Seen
@@ -73,7 +73,7 @@ def detect(checkpoint: Checkpoint) -> tuple[QuantSpec | None, tuple[Finding, ...
     else:
         findings += disagreements.of_declaration(declared, found[1:])
         findings += disagreements.of_content(declared, seen)
-        findings += coverage.dead_entries(declared, census)
+        findings += dead_entries.find(declared, census)
     scales = kv.stored_scales(checkpoint.tensors) if _has_kv_scales(census) else {}
     config = declared.config if declared else {}
     kv_scheme = kv.declared(config) or _kv_from(scales)
@@ -236,7 +236,7 @@ def _method(declared: Declaration | None, seen: list[Seen]) -> str:
 
 
 def _ignored(config: Mapping[str, Any]) -> tuple[str, ...]:
-    return strings(config, *coverage.IGNORE_KEYS)
+    return strings(config, *dead_entries.IGNORE_KEYS)
 
 
 def _has_kv_scales(census: Census) -> bool:

@@ -39,15 +39,31 @@ def leftover(declared: Declaration, census: Census) -> Iterator[Finding]:
     floats = sum(len(names) for kind, names in census.kinds.items() if kind.suffix == "weight" and len(kind.shape) == 2)
     dtypes = sorted({kind.dtype for kind in census.kinds if kind.suffix == "weight" and len(kind.shape) == 2})
     seen = declared.where.endswith("config.json") and declared.seen
+    # AWQ without a list of modules goes by the headers, which show nothing quantized: vLLM builds a plain model.
+    by_headers = declared.method in ("awq", "awq_marlin", "auto_awq") and not declared.config.get(
+        "modules_to_not_convert"
+    )
     yield Finding(
         "QT001",
-        "error" if seen else "warning",
-        "right",
+        "error" if seen and not by_headers else "warning",
+        "starts" if _refuses_plain(declared) and not by_headers else "right",
         declared.where,
         f"{declared.where} declares {declared.method}, but 0 tensors are quantized and 0 scales are stored: "
         f"{floats} matrices are {', '.join(dtypes) or 'plain'}",
         {"method": declared.method, "quantized": 0, "plain": floats},
         (Hint("remove the quantization block: the weights are not quantized"),),
+    )
+
+
+def _refuses_plain(declared: Declaration) -> bool:
+    """The method's weights have another name or shape, so that a plain one does not load. fp8 and int8 weights have
+    the plain one's name and shape: it is cast, and its scales are whatever was in memory."""
+    layout = str(declared.config.get("format", ""))
+    algo = str(declared.config.get("quant_algo", "")).upper()
+    return (
+        declared.method in ("gptq", "gptq_marlin", "auto_gptq", "awq", "awq_marlin", "auto_awq", "modelopt_fp4")
+        or "pack-quantized" in layout
+        or "FP4" in algo
     )
 
 

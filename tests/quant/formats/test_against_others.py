@@ -15,6 +15,7 @@ from mlload.quant.spec import Scheme
 
 AUTOAWQ = Path(__file__).parents[2] / "data" / "quant" / "autoawq.npz"
 
+BITSANDBYTES = AUTOAWQ.with_name("bitsandbytes.npz")
 GPTQMODEL = AUTOAWQ.with_name("gptqmodel.npz")
 
 GGUF_KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4"]
@@ -200,6 +201,31 @@ def test_compressed_tensors_decompresses_alike(preset: str) -> None:
     ours = get("compressed_tensors").dequantize(found, arrays, n, k)
     # NVFP4 comes out of the library in bf16.
     assert np.allclose(ours, theirs, rtol=2**-8 if preset == "NVFP4A16" else 1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["nf4", "fp4", "nf4.nested", "fp4.nested", "int8"])
+def test_bitsandbytes_files(name: str) -> None:
+    arrays = np.load(BITSANDBYTES)
+    stored = {key.partition("/")[2]: arrays[key] for key in arrays if key.startswith(name + "/")}
+    want = stored.pop("values").astype(np.float32)
+    dtypes = {s: {"uint8": "U8", "int8": "I8", "float32": "F32"}[a.dtype.name] for s, a in stored.items()}
+    scheme = scheme_of("bitsandbytes", stored, dtypes, {})
+    assert scheme.layout == name.partition(".")[0]
+    assert scheme.option("nested_blocksize") == (256 if "nested" in name else None)
+    # Theirs is kept in float16.
+    ours = get("bitsandbytes").dequantize(scheme, stored, *want.shape)
+    assert np.allclose(ours, want, rtol=2**-10, atol=2**-10)
+
+
+def test_bitsandbytes_blocks_run_over_the_ends_of_rows() -> None:
+    """Rows of 96 in blocks of 64. (The library's own CPU reader is off there, so the original is the judge.)"""
+    arrays = np.load(BITSANDBYTES)
+    stored = {key.partition("/")[2]: arrays[key] for key in arrays if key.startswith("ragged/")}
+    original = stored.pop("original").astype(np.float32)
+    ours = get("bitsandbytes").dequantize(Scheme("bitsandbytes", "nf4", 4, "codebook", "block", 64), stored, 16, 96)
+    # Half the widest gap of nf4's levels, times the block's largest value.
+    limit = (1 - 0.6961928) / 2 * stored["weight.absmax"].repeat(64).reshape(16, 96)
+    assert (np.abs(ours - original) <= limit + 2**-9).all()
 
 
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])

@@ -1,4 +1,4 @@
-"""Lists in a config against the tensors there are: entries that name nothing, weights that nothing names."""
+"""Lists in a config against the tensors there are: entries that name nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IGNORE_KEYS = (
 )
 
 
-def dead_entries(declared: Declaration, census: Census) -> Iterator[Finding]:
+def find(declared: Declaration, census: Census) -> Iterator[Finding]:
     """Ignore entries and per-module settings that name no tensor.
 
     Only full paths are judged: patterns and short names are habits of recipes ("lm_head", "re:.*mtp.*") that
