@@ -126,4 +126,14 @@ CODES: dict[str, tuple[str, str]] = {
         "With --quantization and no quantization_config in config.json, the method reads a side file of its own; "
         "there must be exactly one.",
     ),
+    "EN050": (
+        "unknown flag",
+        "The engine's server has no such flag at this version, and ends at once when it is given one. Flags come and "
+        "go with versions: --engine vllm@VERSION asks about another one. A plugin of the engine may add flags, which "
+        "cannot be known here.",
+    ),
+    "EN051": (
+        "flag cannot take this value",
+        "The engine's server reads the flag as a number, as JSON or as one of a few words, and refuses anything else.",
+    ),
 }

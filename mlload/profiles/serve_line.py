@@ -1,0 +1,204 @@
+"""The command that people already have: `vllm serve MODEL ...` in any of its usual wrappings, taken apart."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlload.checkpoint.finding import Finding, MlloadError
+from mlload.profiles.serve_flags import FlagTable
+from mlload.profiles.serve_words import Given, read_words
+
+SERVER = re.compile(r"vllm\.entrypoints\.(openai\.)?(api_server|grpc_server)")
+VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+SIZES = {
+    "tensor-parallel-size": "tp",
+    "pipeline-parallel-size": "pp",
+    "data-parallel-size": "dp",
+    "enable-expert-parallel": "ep",
+}
+# Docker's options that take no value; what else starts with a dash takes the next word.
+DOCKER_SWITCHES = {"--rm", "-d", "--detach", "-i", "-t", "-it", "-ti", "--interactive", "--tty", "--init",
+                   "--privileged", "--read-only", "-dit", "-itd"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServeLine:
+    """A serve command.
+
+    before:   words up to the model: environment, launcher, "vllm serve"
+    model:    as the engine would be given it, None where no model is named
+    source:   where that is here (a container's path followed through its mounts)
+    given:    flags in order
+    variables: environment variables of the line that vLLM reads
+    findings: what the engine would refuse about the line itself
+    """
+
+    before: tuple[str, ...]
+    model: str | None
+    source: str | None
+    given: tuple[Given, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """The last value of a flag by its long name."""
+        return next((entry.value for entry in reversed(self.given) if entry.name == name), default)
+
+    def at(self, *, tp: int, pp: int, dp: int, ep: bool) -> str:
+        """The same line at other sizes: every other word as it was typed."""
+        wanted: dict[str, Any] = {
+            "tensor-parallel-size": tp,
+            "pipeline-parallel-size": pp,
+            "data-parallel-size": dp,
+            "enable-expert-parallel": ep,
+        }
+        words = [*self.before]
+        if self.model is not None and self.value("model") is None:
+            words.append(self.model)
+        named = {entry.name for entry in self.given if entry.words}
+        stated = {entry.name for entry in self.given}
+        last = {entry.name: entry for entry in self.given}
+        for entry in self.given:
+            if entry.name not in SIZES:
+                words += entry.words
+            elif last[entry.name] is entry and entry.words:
+                words += _sized(entry, wanted[entry.name])
+        for name, value in wanted.items():
+            default = False if name == "enable-expert-parallel" else 1
+            inherited = name in stated and last[name].value != value  # a config file says otherwise
+            if name not in named and (value != default or inherited):
+                words += (
+                    [f"--{name}"]
+                    if value is True
+                    else [f"--no-{name}"]
+                    if value is False
+                    else [f"--{name}", str(value)]
+                )
+        return shlex.join(words)
+
+
+def _stated(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", str(value)]
+
+
+def _sized(entry: Given, value: Any) -> list[str]:
+    if entry.value == value:
+        return list(entry.words)
+    if isinstance(value, bool):
+        return [f"--{entry.name}"] if value else []
+    if value == 1:
+        return []
+    spelling, equals, _ = entry.words[0].partition("=")
+    return [f"{spelling}={value}"] if equals else [spelling, str(value)]
+
+
+def read_line(words: Sequence[str], table: FlagTable) -> ServeLine:
+    """A serve command as words, or as one quoted word.
+
+    Raises MlloadError where no server is started by it.
+    """
+    if len(words) == 1 and " " in words[0].strip():
+        try:
+            words = shlex.split(words[0].replace("\\\n", " "), comments=True)
+        except ValueError as error:
+            raise MlloadError(f"the command after -- cannot be taken apart: {error}") from None
+    words = [word for word in words if word.strip() or word == ""]
+    inner = next((word for word in words if "vllm" in word and " " in word and word != words[0]), None)
+    if inner is not None and "-c" in words:  # bash -c "vllm serve ..."
+        return read_line([inner], table)
+    start, command = _start(words)
+    before = tuple(words[:start])
+    read = read_words(words[start:], table)
+    variables = tuple((name, value) for name, _, value in _variables(before) if name.startswith("VLLM_"))
+    named = [entry for entry in read.given if entry.name == "model" and isinstance(entry.value, str)]
+    model = named[-1].value if named else (read.positional[0] if read.positional else None)
+    return ServeLine(
+        before=before,
+        model=model,
+        source=None if model is None else _outside(model, before if command == "docker" else ()),
+        given=read.given,
+        variables=variables,
+        findings=read.findings,
+    )
+
+
+def _start(words: Sequence[str]) -> tuple[int, str]:
+    """Where the server's own words begin, and what starts it."""
+    for at, word in enumerate(words):
+        if word == "serve" and at and os.path.basename(words[at - 1]) == "vllm":
+            return at + 1, "vllm"
+        if SERVER.fullmatch(word) and at and words[at - 1] == "-m":
+            return at + 1, "python"
+    image = _image(words)
+    if image is not None:
+        rest = words[image + 1 :]
+        return image + 1 + (2 if rest[:2] == ["vllm", "serve"] else 1 if rest[:1] == ["serve"] else 0), "docker"
+    if words and words[0] == "serve":
+        return 1, "vllm"
+    raise MlloadError(
+        "no server is started by the command after --",
+        hint="mlload validate -- vllm serve MODEL --tensor-parallel-size 8",
+    )
+
+
+def _image(words: Sequence[str]) -> int | None:
+    """The image of a `docker run` (podman, nerdctl) line."""
+    runner = next(
+        (at for at, word in enumerate(words) if os.path.basename(word) in ("docker", "podman", "nerdctl")), None
+    )
+    if runner is None or "run" not in words[runner:]:
+        return None
+    at = words.index("run", runner) + 1
+    while at < len(words):
+        word = words[at]
+        if not word.startswith("-"):
+            return at
+        at += 1 if "=" in word or word in DOCKER_SWITCHES else 2
+    return None
+
+
+def _variables(words: Sequence[str]) -> list[tuple[str, str, str]]:
+    """NAME=value words, and those after docker's -e."""
+    return [word.partition("=") for word in words if VARIABLE.fullmatch(word)]
+
+
+def _outside(model: str, words: Sequence[str]) -> str:
+    """A path inside a container as the folder that is mounted there."""
+    mounts: list[tuple[str, str]] = []
+    for at, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if not equals and at + 1 < len(words):
+            value = words[at + 1]
+        if option in ("-v", "--volume") and value.count(":") >= 1:
+            host, inside = value.split(":")[:2]
+            mounts.append((host, inside))
+        elif option == "--mount":
+            fields = dict(part.partition("=")[::2] for part in value.split(","))
+            host = fields.get("source", fields.get("src", ""))
+            inside = fields.get("target", fields.get("destination", fields.get("dst", "")))
+            mounts.append((host, inside))
+    for host, inside in sorted(mounts, key=lambda pair: -len(pair[1])):
+        if host and inside and (model == inside or model.startswith(inside.rstrip("/") + "/")):
+            return os.path.normpath(os.path.expanduser(host) + "/" + model[len(inside.rstrip("/")) :])
+    return model
+
+
+def with_config(line: ServeLine, given: Sequence[Given], findings: Sequence[Finding], model: str | None) -> ServeLine:
+    """The line with a config file's flags before its own: the line wins. They keep no words, so that the command
+    that is shown stays the command that was typed."""
+    quiet = tuple(entry._replace(words=()) for entry in given)
+    found = line.model if line.model is not None else model
+    return replace(
+        line,
+        model=found,
+        source=line.source if line.source is not None else model,
+        given=(*quiet, *line.given),
+        findings=(*findings, *line.findings),
+    )
