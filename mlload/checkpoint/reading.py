@@ -18,6 +18,7 @@ from mlload.checkpoint.headers import read_headers
 from mlload.checkpoint.json_text import escape
 from mlload.checkpoint.sources.base import Range, Source, SourceFile
 from mlload.checkpoint.sources.progress import Progress
+from mlload.checkpoint.stray import worth_reading
 from mlload.checkpoint.union import unite
 from mlload.checkpoint.weight_files import Choice, choose, kind_of_file
 
@@ -60,7 +61,7 @@ def _read(source: Source) -> Checkpoint:
     numbers = {file.name: position for position, file in enumerate(listing)}
     headers = read_headers(source, used, listing, numbers, index)
     problems += headers.findings
-    beside = read_headers(source, stray, listing, numbers, None)
+    beside = read_headers(source, worth_reading(choice, stray), listing, numbers, None)
     # No engine reads these: what is wrong with them stops nothing.
     problems += [replace(finding, severity="warning") for finding in beside.findings]
     headers.add(beside)

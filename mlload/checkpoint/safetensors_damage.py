@@ -14,7 +14,7 @@ from mlload.checkpoint import hints, json_text
 from mlload.checkpoint.finding import Finding, Hint
 from mlload.checkpoint.json_text import BadJson, OddNumber, StrictObject, kind_of, quote
 from mlload.checkpoint.safetensors import MAX_HEADER, Header, header_length
-from mlload.checkpoint.sniff import Content, sniff
+from mlload.checkpoint.sniff import Content, lfs_fields, sniff
 from mlload.checkpoint.sources.base import Source
 from mlload.checkpoint.tensor import DTYPE_BITS, TensorRef
 
@@ -125,19 +125,6 @@ def _other_kind(damage: Damage, size: int, head: bytes, content: Content) -> Non
     else:
         message = f"{name} is {content.what} of {size:,} bytes under a safetensors name."
         damage.add("FI021", message, numbers=numbers, again=True)
-
-
-def lfs_fields(head: bytes) -> tuple[str | None, int | None]:
-    """(sha256, size) that a git-lfs pointer names."""
-    oid: str | None = None
-    size: int | None = None
-    for line in head[:512].decode("utf-8", "replace").splitlines():
-        key, _, value = line.partition(" ")
-        if key == "oid":
-            oid = value.removeprefix("sha256:").strip()[:64]
-        elif key == "size" and value.strip().isdigit() and len(value) < 20:
-            size = int(value)
-    return oid, size
 
 
 def explain_header(

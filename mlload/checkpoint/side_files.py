@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,7 @@ from mlload.checkpoint import hints, json_text
 from mlload.checkpoint.finding import Finding, Hint, Severity
 from mlload.checkpoint.headers import Headers
 from mlload.checkpoint.json_text import MAX_SIDE_FILE, BadJson
-from mlload.checkpoint.safetensors_damage import lfs_fields
-from mlload.checkpoint.sniff import sniff
+from mlload.checkpoint.sniff import lfs_fields, sniff
 from mlload.checkpoint.sources.base import Source, SourceFile
 from mlload.checkpoint.weight_files import kind_of_file
 
@@ -128,7 +128,7 @@ def adapter(source: Source, json_files: dict[str, Any], has_config: bool) -> Fin
     rank_flag = f" --max-lora-rank {rank}" if ranked and isinstance(rank, int) and rank > 16 else ""
     hint = Hint(
         "Serve it with its base, or merge it into the base.",
-        f"vllm serve {served} --enable-lora --lora-modules adapter={source.label}{rank_flag}",
+        f"vllm serve {served} --enable-lora --lora-modules adapter={shlex.quote(source.label)}{rank_flag}",
     )
     numbers = {"rank": rank if ranked else None, "base": base if isinstance(base, str) else None}
     return Finding("FI063", "error", "starts", "adapter_config.json", message, numbers, (hint,))
@@ -173,7 +173,7 @@ def without_weights(source: Source, listing: Sequence[SourceFile], has_config: b
     if below:
         folder, count = max(below.items(), key=lambda item: item[1])
         message = f"{label} has no weight files at its top; {count} lie in {folder}/: engines read the top folder only."
-        hint = (Hint("Point at that folder.", f"mlload inspect {label.rstrip('/')}/{folder}"),)
+        hint = (Hint("Point at that folder.", f"mlload inspect {shlex.quote(label.rstrip('/') + '/' + folder)}"),)
         return Finding("FI064", "error", "starts", folder, message, {"files": count}, hint)
     if has_config:
         message = f"{label} has a config and no weight files: sizes are those that the config promises."

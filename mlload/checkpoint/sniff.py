@@ -58,3 +58,16 @@ def sniff(head: bytes) -> Content:
     if head[257:262] == b"ustar":
         return Content("tar", "a tar archive")
     return UNKNOWN
+
+
+def lfs_fields(head: bytes) -> tuple[str | None, int | None]:
+    """(sha256, size) that a git-lfs pointer names."""
+    oid: str | None = None
+    size: int | None = None
+    for line in head[:512].decode("utf-8", "replace").splitlines():
+        key, _, value = line.partition(" ")
+        if key == "oid":
+            oid = value.removeprefix("sha256:").strip()[:64]
+        elif key == "size" and value.strip().isdigit() and len(value) < 20:
+            size = int(value)
+    return oid, size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -15,6 +16,7 @@ from mlload.checkpoint.fold import fold_names
 from mlload.checkpoint.headers import Headers
 from mlload.checkpoint.json_text import quote
 from mlload.checkpoint.sources.base import Range, Source, SourceFile
+from mlload.checkpoint.stray import stray_findings
 from mlload.checkpoint.tensor import TensorRef
 from mlload.checkpoint.weight_files import Choice, numbering, rank_of
 
@@ -58,7 +60,8 @@ def unite(
             from mlload.checkpoint.other_headers import split_findings
 
             result.findings += split_findings(source, list(used), headers)
-    result.findings += _stray(source, choice, index, stray, listing, headers, result)
+    sizes = {file.name: file.size for file in listing}
+    result.findings += stray_findings(source, choice, index, stray, sizes, headers.by_file, result.tensors)
     result.findings += _empty(by_file)
     return result
 
@@ -104,7 +107,7 @@ def _duplicates(source: Source, twice: dict[str, list[TensorRef]], listing: Sequ
     )
     severity: Any = "warning" if not unlike and equal is not False else "error"
     numbers = {"tensors": count, "bytes": sum(refs[0].nbytes for refs in twice.values()), "equal": equal}
-    hint = Hint("Write the weights anew, each tensor once.", f"mlload repair {source.label}")
+    hint = Hint("Write the weights anew, each tensor once.", f"mlload repair {shlex.quote(source.label)}")
     return Finding("FI035", severity, "right", first, message, numbers, (hint,))
 
 
@@ -171,55 +174,6 @@ def _unnumbered(source: Source, choice: Choice, used: Sequence[str]) -> list[Fin
         message = f"{numbers.total} numbered files and no index: transformers does not load them, vLLM does."
         hint = (hints.repair_index(source),)
         findings.append(Finding("FI027", "warning", "starts", used[0], message, {"files": numbers.total}, hint))
-    return findings
-
-
-def _stray(
-    source: Source,
-    choice: Choice,
-    index: Index | None,
-    stray: Sequence[str],
-    listing: Sequence[SourceFile],
-    headers: Headers,
-    result: Union,
-) -> list[Finding]:
-    findings: list[Finding] = []
-    sizes = {file.name: file.size for file in listing}
-    if choice.passed_over:
-        used = choice.used
-        taken = f"{used[0]} and its like are" if len(used) > 1 else f"{', '.join(used)} is"
-        message = f"There is more than one set of weights: {taken} taken, {choice.passed_over} not."
-        findings.append(Finding("FI038", "info", "starts", source.label, message))
-    for name in stray:
-        if (choice.passed_over and name.startswith("consolidated")) or name.endswith(".gguf"):
-            continue
-        refs = headers.by_file.get(name)
-        size = sizes[name]
-        if not refs:
-            what = "nothing names it"
-            severity: Any = "info"
-        else:
-            own = [ref for ref in refs if ref.name not in result.tensors]
-            same = len(refs) - len(own)
-            unlike = sum(
-                1
-                for ref in refs
-                if ref.name in result.tensors
-                and (result.tensors[ref.name].dtype, result.tensors[ref.name].shape) != (ref.dtype, ref.shape)
-            )
-            pieces = []
-            if own:
-                pieces.append(f"{len(own):,} tensors that no used file holds ({fold_names(r.name for r in own)})")
-            if same:
-                told = f", {unlike:,} of them with another dtype or shape" if unlike else ""
-                pieces.append(f"{same:,} of the names that are used{told}")
-            what = f"it holds {' and '.join(pieces)}"
-            severity = "warning"
-        owner = index.name if index else f"the {choice.format} set"
-        message = f"{name} ({size:,} bytes) is not part of {owner}, and engines do not read it: {what}."
-        hint = (hints.repair_index(source),) if index and refs else ()
-        numbers = {"size": size, "tensors": len(refs or ())}
-        findings.append(Finding("FI034", severity, "right", name, message, numbers, hint))
     return findings
 
 

@@ -152,10 +152,19 @@ def test_two_sets_of_weights(tmp_path: Path) -> None:
 
 def test_weights_of_another_kind_beside_them(tmp_path: Path) -> None:
     build.write_sharded(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\5\6" + bytes(18))
+    for name in ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "other-Q4_0.gguf"):
+        (tmp_path / name).write_bytes(b"whatever")
     checkpoint = Checkpoint.open(str(tmp_path))
-    assert [problem.severity for problem in checkpoint.problems if problem.code == "FI034"] == ["info"]
-    assert "error" not in {problem.severity for problem in checkpoint.problems}
+    assert [(problem.code, problem.severity) for problem in checkpoint.problems] == [("FI034", "info")] * 2
+    assert {problem.numbers["files"] for problem in checkpoint.problems} == {1, 2}
+
+
+def test_adapter_among_weights_without_an_index(tmp_path: Path) -> None:
+    build.write_config(tmp_path)
+    build.write_safetensors(tmp_path / "model.safetensors", build.layer(0), {"format": "pt"})
+    build.write_safetensors(tmp_path / "adapter_model.safetensors", {"lora_A": ("F32", [1])})
+    (finding,) = Checkpoint.open(str(tmp_path)).problems
+    assert (finding.code, finding.severity) == ("FI034", "warning") and "vLLM reads every" in finding.message
 
 
 @pytest.mark.parametrize("same_shape", [True, False])
