@@ -36,7 +36,7 @@ def missing_layers(
     rest: list[Gap] = []
     for gap in gaps:
         head = gap.spec.module.partition("{layer}")[0]
-        if gap.layer < 0 or gap.spec.draft or not found.get(head) or gap.layer in found[head]:
+        if gap.layer < 0 or not found.get(head) or gap.layer in found[head]:
             rest.append(gap)
             continue
         lost.setdefault(head, set()).add(gap.layer)
@@ -64,7 +64,7 @@ def half_stored(
     gaps: Sequence[Gap], left: Sequence[TensorRef], quantized: bool
 ) -> tuple[list[Finding], list[Gap], list[TensorRef]]:
     """Linears of whose tensors some are there and some are not, under their own or under other names."""
-    by_path = {gap.path: gap for gap in gaps if not gap.spec.draft}
+    by_path = {gap.path: gap for gap in gaps}
     extra: dict[str, list[TensorRef]] = {}
     rest_left = []
     for ref in left:
@@ -123,11 +123,9 @@ def _half(
 
 def missing(gaps: Iterable[Gap], quantized: bool) -> Iterator[Finding]:
     """What is missing beyond whole layers, families with the same places together."""
-    draft = [gap for gap in gaps if gap.spec.draft]
     partly: dict[tuple[object, ...], list[Gap]] = {}
     for gap in gaps:
-        if not gap.spec.draft:
-            partly.setdefault((gap.spec.module, gap.absent, bool(gap.present)), []).append(gap)
+        partly.setdefault((gap.spec.module, gap.absent, bool(gap.present)), []).append(gap)
     alike: dict[tuple[Question, tuple[object, ...], bool], list[list[Gap]]] = {}
     for members in partly.values():
         question: Question = "right" if quantized or not checked(members[0].spec) else "starts"
@@ -139,7 +137,6 @@ def missing(gaps: Iterable[Gap], quantized: bool) -> Iterator[Finding]:
             continue
         for members in families:
             yield _incomplete(members) if present else _absent(members, question)
-    yield from _drafts(draft)
 
 
 def _absent(gaps: list[Gap], question: Question) -> Finding:
@@ -196,21 +193,6 @@ def _incomplete(gaps: list[Gap]) -> Finding:
         f"{some or 'the files lack'} {_list(absent)}, and have {_list(first.present)}: {effect}",
         {"missing": _bare(absent), "stored": _bare(first.present), "modules": len(gaps), "experts": experts},
         (AGAIN,),
-    )
-
-
-def _drafts(gaps: list[Gap]) -> Iterator[Finding]:
-    """Draft layers that are partly there. One that is not there at all is the config's matter (CF011)."""
-    if not gaps or all(not gap.present for gap in gaps):
-        return
-    count = sum(len(gap.absent) for gap in gaps)
-    yield Finding(
-        "TN001",
-        "warning",
-        "right",
-        _where(gaps[:1]),
-        f"{count:,} tensors of draft layers are not in the files: needed for speculative decoding only",
-        {"count": count},
     )
 
 

@@ -32,6 +32,27 @@ ROPE_TYPES: dict[str, tuple[str, ...]] = {
     "su": ("short_factor", "long_factor"),
 }
 
+# Model types whose config transformers 5.24 checks (models/*/configuration_*.py, `validate_architecture`).
+VALIDATED = frozenset(
+    {
+        "arcee",
+        "cwm",
+        "deepseek_v2",
+        "eurobert",
+        "exaone",
+        "gemma2",
+        "gemma3_text",
+        "gemma3n_text",
+        "gpt_neox",
+        "internlm3",
+        "jais2",
+        "llama",
+        "minicpm3",
+        "t5gemma",
+        "vaultgemma",
+    }
+)
+
 
 @rule("CF001", "a field holds what cannot be meant")
 def impossible_field(context: Context) -> Iterator[Finding]:
@@ -75,11 +96,15 @@ def head_dim_missing(context: Context) -> Iterator[Finding]:
     if config.given("head_dim") is not None or not config.heads or not config.kv_heads:
         return
     default = config.hidden // config.heads
-    for q_name, ref in context.checkpoint.tensors.items():
-        if not q_name.endswith("self_attn.q_proj.weight"):
+    tensors = context.checkpoint.tensors
+    for param in context.model.params:
+        if not param.spec.module.endswith("self_attn.q_proj"):
             continue
-        k_ref = context.checkpoint.tensors.get(q_name.replace("q_proj", "k_proj"))
-        if len(ref.shape) != 2 or k_ref is None or len(k_ref.shape) != 2 or ref.dtype not in ("BF16", "F16", "F32"):
+        q_name = f"{next(iter(param.modules()), '')}.weight"
+        ref, k_ref = tensors.get(q_name), tensors.get(q_name.replace("q_proj", "k_proj"))
+        if ref is None or k_ref is None or len(ref.shape) != 2 or len(k_ref.shape) != 2:
+            return
+        if ref.dtype not in ("BF16", "F16", "F32"):
             return
         rows, k_rows = ref.shape[0], k_ref.shape[0]
         actual = k_rows // config.kv_heads
@@ -88,7 +113,8 @@ def head_dim_missing(context: Context) -> Iterator[Finding]:
         yield Finding(
             "CF003",
             "error",
-            "starts",
+            # A rank's part of a tensor that is too small cannot be taken; of a larger one it is taken in silence.
+            "starts" if actual < default else "right",
             "config.json: head_dim",
             f"head_dim is not given, so {config.hidden} // {config.heads} = {default} is taken, but q_proj has "
             f"{rows} rows and k_proj {k_rows}: {k_rows} / {config.kv_heads} = {actual} per head",
@@ -100,10 +126,11 @@ def head_dim_missing(context: Context) -> Iterator[Finding]:
 
 @rule("CF004", "hidden_size is no multiple of the heads")
 def hidden_not_multiple(context: Context) -> Iterator[Finding]:
-    """Some versions of transformers refuse a config whose hidden_size does not divide by num_attention_heads although
-    head_dim is given and the shapes are sound. vLLM builds such models; the finding is for the transformers engine."""
+    """For some model types, versions of transformers refuse a config whose hidden_size does not divide by
+    num_attention_heads although head_dim is given and the shapes are sound (`validate_architecture`). vLLM reads the
+    config through transformers, so the start depends on the version that is installed beside it."""
     config = context.config
-    if context.plan.profile.engine != "transformers" or not config.heads or config.given("head_dim") is None:
+    if config.text_type not in VALIDATED or not config.heads or config.given("head_dim") is None:
         return
     if config.hidden % config.heads:
         yield Finding(
@@ -111,18 +138,18 @@ def hidden_not_multiple(context: Context) -> Iterator[Finding]:
             "warning",
             "starts",
             "config.json: hidden_size",
-            f"{config.hidden} % {config.heads} = {config.hidden % config.heads}: some transformers versions refuse "
-            "this when they validate the config, although head_dim is given",
+            f"{config.hidden} % {config.heads} = {config.hidden % config.heads}: transformers versions whose "
+            "validate_architecture asks for a multiple refuse this config, although head_dim is given",
             {"hidden_size": config.hidden, "num_attention_heads": config.heads},
-            (Hint("upgrade transformers to a version that accepts head_dim on its own"),),
+            (Hint("use a transformers version that accepts head_dim on its own"),),
         )
 
 
 @rule("CF005", "the head is neither stored nor tied")
 def head_missing(context: Context) -> Iterator[Finding]:
     """The config says that the output head is a weight of its own (tie_word_embeddings false), but no file holds one.
-    Text generation is impossible: vLLM refuses to load it unquantized, and starts with a random head where it does
-    not check. An embedding model has no use for the head, so there it is only a remark."""
+    vLLM does not check the tables: it starts, and generates with whatever was in the head's memory. An embedding
+    model has no use for the head, so there it is only a remark."""
     tables = head_and_embedding(context.model)
     if tables.head_spec is None or tables.head_spec.alias_of is not None or tables.head is not None:
         return
@@ -136,7 +163,7 @@ def head_missing(context: Context) -> Iterator[Finding]:
     yield Finding(
         "CF005",
         "error" if generates else "info",
-        "starts" if generates and context.model.quant is None else "right",
+        "right",
         tables.head_spec.module,
         f"{why}, but no file has {tables.head_spec.module}.weight (the embedding is {shape})",
         {"embedding": shape},
@@ -291,8 +318,10 @@ def draft_missing(context: Context) -> Iterator[Finding]:
     count = context.config.size("num_nextn_predict_layers")
     if not count or not context.checkpoint.tensors:
         return
-    drafts = [param for param in context.model.params if param.spec.draft]
-    if drafts and not any(param.stored for param in drafts):
+    if any(param.stored for param in context.model.params if param.spec.draft):
+        return
+    head = f".layers.{context.config.layers}."
+    if not any("mtp" in name or head in name for name in context.checkpoint.tensors):
         yield Finding(
             "CF011",
             "warning",

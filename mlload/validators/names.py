@@ -12,6 +12,7 @@ from mlload.quant.formats.fields import strings
 from mlload.quant.spec import Scheme
 from mlload.validators.context import Context
 from mlload.validators.coverage import (
+    BY_CONFIG,
     Disagreement,
     declared_schemes,
     module_at,
@@ -181,7 +182,8 @@ def _more(modules: Sequence[str]) -> str:
 
 def _fused(context: Context) -> Iterator[PlannedLayer]:
     """Engine layers made of several families that the quantization config is asked about."""
-    if context.model.config_only or not context.plan.view.sees_quantization:
+    view = context.plan.view
+    if context.model.config_only or not view.sees_quantization or view.method not in BY_CONFIG:
         return
     for layer in context.plan.layers():
         if len(layer.params) > 1 and layer.quantized:

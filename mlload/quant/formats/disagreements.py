@@ -107,15 +107,20 @@ def of_declaration(declared: Declaration, others: Sequence[Declaration]) -> Iter
             (Hint(f'add "quant_method": "{declared.method}" to the block'),),
         )
     for other in others:
-        if other.where == "hf_quant_config.json" and other.method.split("_")[0] == declared.method.split("_")[0]:
-            continue
-        if other.method != declared.method:
+        ours, theirs = declared.method, other.method
+        if other.where == "hf_quant_config.json" and theirs.split("_")[0] == ours.split("_")[0]:
+            # Both are ModelOpt's: the algorithm tells whether they say the same.
+            ours, theirs = (str(one.config.get("quant_algo") or "").upper() for one in (declared, other))
+            if not (ours and theirs):
+                continue
+        if ours != theirs:
             yield Finding(
                 "QT019",
                 "warning",
                 "right",
                 other.where,
-                f"{other.where} declares {other.method}, {declared.where} {declared.method}; engines follow the latter",
+                f"{other.where} declares {theirs}, {declared.where} {ours}; engines follow the latter",
+                {"declared": ours, "other": theirs},
             )
 
 
