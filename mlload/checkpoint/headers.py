@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from mlload.checkpoint import hints
 from mlload.checkpoint.checkpoint import Index
@@ -23,6 +23,8 @@ from mlload.checkpoint.tensor import TensorRef
 from mlload.checkpoint.weight_files import kind_of_file
 
 STARTS = (b"{", b" ", b"\n", b"\t", b"\r")  # white space is legal JSON, if odd
+T = TypeVar("T")
+
 BATCH_BYTES = 32 * 1024 * 1024  # headers held at once before they are parsed
 
 
@@ -72,8 +74,11 @@ def read_headers(
             files.append(file)
     guesses = guess_header_lengths(index.weight_map) if index and source.remote else {}
     safetensors = [file for file in files if kind_of_file(file.name) == "safetensors"]
-    for batch in _batches(safetensors, guesses):
-        _safetensors(source, batch, guesses, numbers, result, digest)
+    for batch in _batches(safetensors, lambda file: guesses.get(file.name, FIRST_READ)):
+        pieces = source.read_many([Range(f.name, 0, min(f.size, guesses.get(f.name, FIRST_READ))) for f in batch])
+        starts = map(_start, batch, pieces)
+        for whole in _batches(starts, lambda start: start.missing):
+            _safetensors(source, whole, numbers, result, digest)
     for file in files:
         kind = kind_of_file(file.name)
         if kind == "safetensors":
@@ -83,56 +88,58 @@ def read_headers(
         try:
             digest.update(read_one(source, kind, file, numbers[file.name], result))
         except MlloadError as error:
-            again = (hints.download_again(source, file.name),)
-            result.findings.append(Finding("FI022", "error", "starts", file.name, f"{error}.", {}, again))
-            result.unread.add(file.name)
+            _unread(source, file, error, result)
     result.fingerprint = digest.hexdigest()
     return result
 
 
-def _batches(files: list[SourceFile], guesses: dict[str, int]) -> list[list[SourceFile]]:
-    batches: list[list[SourceFile]] = []
-    held = BATCH_BYTES
-    for file in files:
-        size = guesses.get(file.name, FIRST_READ)
-        if held + size > BATCH_BYTES:
-            batches.append([])
-            held = 0
-        batches[-1].append(file)
-        held += size
-    return batches
+class Start(NamedTuple):
+    """The first bytes of a file, and how many more its header takes."""
+
+    file: SourceFile
+    data: bytes | Exception
+    missing: int
 
 
-def _safetensors(
-    source: Source,
-    files: list[SourceFile],
-    guesses: dict[str, int],
-    numbers: dict[str, int],
-    result: Headers,
-    digest: Any,
-) -> None:
-    starts = source.read_many(
-        [Range(file.name, 0, min(file.size, guesses.get(file.name, FIRST_READ))) for file in files]
-    )
-    rest: list[Range] = []
-    for file, start in zip(files, starts, strict=True):
-        if isinstance(start, bytes) and len(start) >= 8:
-            end = 8 + header_length(start)
-            if len(start) < end <= file.size and end - 8 <= MAX_HEADER and start[8:9] in STARTS:
-                rest.append(Range(file.name, len(start), end - len(start)))
-    more: dict[str, bytes | Exception] = {}
-    if rest:
-        more = dict(zip((piece.name for piece in rest), source.read_many(rest), strict=True))
-    for file, start in zip(files, starts, strict=True):
-        added = more.get(file.name, b"")
-        failed = start if isinstance(start, Exception) else added if isinstance(added, Exception) else None
-        if failed is not None or isinstance(start, Exception) or isinstance(added, Exception):
-            again = (hints.download_again(source, file.name),)
-            result.findings.append(Finding("FI022", "error", "starts", file.name, f"{failed}.", {}, again))
-            result.unread.add(file.name)
+def _batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Items in groups of at most BATCH_BYTES, an item above that alone."""
+    batch: list[T] = []
+    held = 0
+    for item in items:
+        if batch and held + size(item) > BATCH_BYTES:
+            yield batch
+            batch, held = [], 0
+        batch.append(item)
+        held += size(item)
+    if batch:
+        yield batch
+
+
+def _start(file: SourceFile, data: bytes | Exception) -> Start:
+    if isinstance(data, bytes) and len(data) > 8 and data[8:9] in STARTS:
+        length = header_length(data)
+        if len(data) - 8 < length <= min(MAX_HEADER, file.size - 8):
+            return Start(file, data, length + 8 - len(data))
+    return Start(file, data, 0)
+
+
+def _safetensors(source: Source, starts: list[Start], numbers: dict[str, int], result: Headers, digest: Any) -> None:
+    """Parse the headers of a batch, after reading what is missing of them."""
+    incomplete = [start for start in starts if start.missing]
+    ranges = [
+        Range(start.file.name, len(start.data), start.missing) for start in incomplete if isinstance(start.data, bytes)
+    ]
+    rest = dict(zip((piece.name for piece in ranges), source.read_many(ranges), strict=True)) if ranges else {}
+    for file, data, _ in starts:
+        added = rest.get(file.name, b"")
+        if isinstance(data, Exception):
+            _unread(source, file, data, result)
             continue
-        end = 8 + header_length(start)
-        raw = start[8:end] if not added else start[8:] + added
+        if isinstance(added, Exception):
+            _unread(source, file, added, result)
+            continue
+        end = 8 + header_length(data)
+        raw = data[8:] + added if added else data[8:end]
         digest.update(raw)
         number = numbers[file.name]
         if file.size >= 10 and end <= file.size and end - 8 <= MAX_HEADER:
@@ -145,7 +152,13 @@ def _safetensors(
                 if metadata is not None:
                     result.metadata[file.name] = metadata
                 continue
-        _damaged(source, file, start, raw, number, result)
+        _damaged(source, file, data, raw, number, result)
+
+
+def _unread(source: Source, file: SourceFile, error: Exception, result: Headers) -> None:
+    again = (hints.download_again(source, file.name),)
+    result.findings.append(Finding("FI022", "error", "starts", file.name, f"{error}.", {}, again))
+    result.unread.add(file.name)
 
 
 def _damaged(source: Source, file: SourceFile, start: bytes, raw: bytes, number: int, result: Headers) -> None:

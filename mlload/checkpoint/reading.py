@@ -22,6 +22,8 @@ from mlload.checkpoint.stray import worth_reading
 from mlload.checkpoint.union import unite
 from mlload.checkpoint.weight_files import Choice, choose, kind_of_file
 
+MAX_INDEX = 256 * 1024 * 1024  # a million tensors take about a third
+
 
 def open_checkpoint(source: str | Source, revision: str | None, progress: Progress | None) -> Checkpoint:
     """See `Checkpoint.open`."""
@@ -49,13 +51,13 @@ def _read(source: Source) -> Checkpoint:
     sizes = {file.name: file for file in listing}
 
     small = side_files.names(listing)
-    wanted = small + ([choice.index_name] if choice.index_name else [])
+    wanted = small + [name for name in (choice.index_name,) if name and sizes[name].size <= MAX_INDEX]
     pieces = source.read_many([Range(name) for name in wanted])
     texts = dict(zip(wanted, pieces, strict=True))
     json_files, found = side_files.parse(source, {name: texts[name] for name in small}, sizes)
     problems += found
 
-    index, found = _index(source, choice, texts)
+    index, found = _index(source, choice, texts, listing)
     problems += found
     used, stray = _divide(choice, index, listing)
     numbers = {file.name: position for position, file in enumerate(listing)}
@@ -96,9 +98,15 @@ def _printable(finding: Finding) -> Finding:
     return replace(finding, message=escape(finding.message), where=escape(finding.where))
 
 
-def _index(source: Source, choice: Choice, texts: dict[str, bytes | Exception]) -> tuple[Index | None, list[Finding]]:
+def _index(
+    source: Source, choice: Choice, texts: dict[str, bytes | Exception], listing: Sequence[SourceFile]
+) -> tuple[Index | None, list[Finding]]:
     if choice.index_name is None:
         return None, []
+    size = next((file.size for file in listing if file.name == choice.index_name), 0)
+    if size > MAX_INDEX:
+        message = f"{choice.index_name} has {size:,} bytes; no index has more than {MAX_INDEX:,}."
+        return None, [Finding("FI030", "error", "starts", choice.index_name, message, {"size": size})]
     raw = texts[choice.index_name]
     if isinstance(raw, Exception):
         return None, [Finding("FI022", "error", "starts", choice.index_name, f"{raw}.")]

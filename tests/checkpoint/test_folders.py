@@ -236,6 +236,14 @@ def test_config_of_gigabytes(tmp_path: Path) -> None:
     assert finding.code == "FI061" and "4,294,967,296 bytes" in finding.message
 
 
+def test_index_of_gigabytes(tmp_path: Path) -> None:
+    build.write_sharded(tmp_path)
+    os.truncate(tmp_path / "model.safetensors.index.json", 2**32)
+    checkpoint = Checkpoint.open(str(tmp_path))
+    assert codes(checkpoint)[0] == "FI030" and "4,294,967,296 bytes" in checkpoint.problems[0].message
+    assert len(checkpoint.tensors) == 16
+
+
 def test_adapter_without_a_base(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 8}))
     build.write_safetensors(tmp_path / "adapter_model.safetensors", {"a": ("F32", [1])})
