@@ -166,10 +166,4 @@ CODES: dict[str, tuple[str, str]] = {
         "The slice of an expert that a rank holds is no whole number of groups. vLLM uses a finer group and repeats "
         "the scales, so the numbers stay right, with more bytes for scales and fewer kernels to choose from.",
     ),
-    "QT009": (
-        "incomplete linear",
-        "One of the tensors that make up a quantized linear is missing: scales without weights, or weights without "
-        "scales. vLLM does not check for missing tensors of quantized models: the slot keeps whatever was in memory, "
-        "and the model answers nonsense.",
-    ),
 }

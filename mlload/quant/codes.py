@@ -46,6 +46,12 @@ CODES: dict[str, tuple[str, str]] = {
         "A scale or zero point has a shape or dtype that the declared layout does not have, for example zero "
         "points stored unpacked where packed words are expected.",
     ),
+    "QT009": (
+        "incomplete linear",
+        "One of the tensors that make up a quantized linear is missing: scales without weights, or weights without "
+        "scales. vLLM does not check for missing tensors of quantized models: the slot keeps whatever was in memory, "
+        "and the model answers nonsense.",
+    ),
     "QT010": (
         "ignore entry that matches nothing",
         "An entry of the list of unquantized modules names no tensor. Usually a quantizer's wrapper left its own "
