@@ -21,6 +21,8 @@ TENSOR = re.compile(
     r'"([^"\\\x00-\x1f\x7f]+)":\{"dtype":("[A-Z0-9_]+","shape":\[[0-9,]*\]),'
     rf'"data_offsets":\[{NUMBER},{NUMBER}\]\}}[,}}]'
 )
+# The header's own closing brace behind a tensor that is not the last. No name can look so: it would hold a quote.
+EARLY_END = re.compile(r'data_offsets":\[[0-9]+,[0-9]+\]\}\}"')
 # Characters of a match outside its four groups.
 FIXED = len('"":{"dtype":,"data_offsets":[,]},')
 Kind = tuple[str, tuple[int, ...], int]  # dtype, shape, bytes
@@ -39,8 +41,8 @@ def parse_compact(
         return None
     text = raw.decode("ascii").rstrip(" ")
     head = METADATA.match(text)
-    if head is None or text[-2:] != "}}" or '}}"' in text:
-        return None  # the header's own brace may only stand at the end
+    if head is None or text[-2:] != "}}" or ('}}"' in text and EARLY_END.search(text)):
+        return None
     metadata: dict[str, str] | None = None
     if head.group(1) is not None:
         try:
@@ -69,8 +71,12 @@ def _refs(found: Sequence[tuple[str, str, str, str]], file: int, data_start: int
     kinds: dict[str, Kind] = {}  # a look-up in this costs a third of a call of `_kind`
     tensors: list[TensorRef] = []
     add = tensors.append
-    position = 0
+    before = "0"  # each tensor begins, to the letter, where the one before it ends
+    offset = data_start
     for name, kind, begin, end in found:
+        if begin != before:
+            return None
+        before = end
         try:
             dtype, shape, nbytes = kinds[kind]
         except KeyError:
@@ -78,13 +84,10 @@ def _refs(found: Sequence[tuple[str, str, str, str]], file: int, data_start: int
             if known is None:
                 return None
             dtype, shape, nbytes = kinds[kind] = known
-        start = int(begin)
-        if start != position or name == "__metadata__":
+        add(make(TensorRef, (name, dtype, shape, file, offset, nbytes)))
+        offset += nbytes
+        if data_start + int(end) != offset:
             return None
-        position = int(end)
-        if position - start != nbytes:
-            return None
-        add(make(TensorRef, (name, dtype, shape, file, data_start + start, nbytes)))
     return tensors
 
 
