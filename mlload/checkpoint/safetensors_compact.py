@@ -55,7 +55,10 @@ def parse_compact(
     if sum(map(len, chain.from_iterable(found))) + FIXED * len(found) != len(text) - head.end():
         return None  # something lies between the matches
     tensors = _refs(found, file, data_start)
-    if not tensors or data_start + int(found[-1][3]) != file_size or len({ref[0] for ref in tensors}) != len(tensors):
+    if not tensors or data_start + int(found[-1][3]) != file_size:
+        return None
+    names = {ref[0] for ref in tensors}
+    if len(names) != len(tensors) or "__metadata__" in names:
         return None
     return tensors, metadata
 
