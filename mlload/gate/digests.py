@@ -1,0 +1,56 @@
+"""sha256 of every file of a checkpoint: from the source where it knows it (the Hub's LFS entries), else streamed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from mlload.checkpoint.checkpoint import Checkpoint, FileRef
+
+# Bytes read at a time; what a file holds beyond that is never in memory at once.
+CHUNK = 8 << 20
+
+
+class Digest(NamedTuple):
+    """One file: size in bytes, sha256 in hex."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+def digests(checkpoint: Checkpoint, progress: Callable[[str], None] | None = None) -> tuple[Digest, ...]:
+    """All files, by name. Two at a time: hashing and reading leave the interpreter free."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    total = sum(file.size for file in checkpoint.files if file.digest is None)
+    done = [0]
+
+    def one(file: FileRef) -> Digest:
+        if file.digest is not None:
+            return Digest(file.name, file.size, file.digest)
+        state = hashlib.sha256()
+        for piece in pieces(checkpoint, file):
+            state.update(piece)
+            done[0] += len(piece)
+            if progress is not None:
+                progress(f"sha256: {done[0] / 1e9:.1f} of {total / 1e9:.1f} GB")
+        return Digest(file.name, file.size, state.hexdigest())
+
+    with ThreadPoolExecutor(2) as pool:
+        found = tuple(sorted(pool.map(one, checkpoint.files)))
+    if progress is not None:
+        progress("")
+    return found
+
+
+def pieces(checkpoint: Checkpoint, file: FileRef) -> Iterator[bytes]:
+    """The bytes of a file in order, at most CHUNK at a time."""
+    start = 0
+    while start < file.size:
+        piece = checkpoint.source.read(file.name, start, min(CHUNK, file.size - start))
+        if not piece:
+            return
+        yield piece
+        start += len(piece)

@@ -1,0 +1,121 @@
+"""The lock: what was approved, as JSON to keep beside a deployment and to compare with later.
+
+A lock holds no date and no host, so that approving the same thing twice gives the same file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlload.checkpoint.finding import Finding, MlloadError
+from mlload.gate.digests import Digest
+from mlload.gate.waivers import Waived
+from mlload.plan.mesh import Mesh
+from mlload.profiles.profile import Profile
+
+LOCK_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One answer: a mesh and a GPU (its key, None without one), the verdict, and what was found."""
+
+    mesh: Mesh
+    gpu: str | None
+    starts: bool | None
+    verdict: str
+    findings: tuple[Finding, ...]
+    waived: tuple[Waived, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **question(self),
+            "starts": self.starts,
+            "verdict": self.verdict,
+            "findings": [{"code": f.code, "severity": f.severity, "where": f.where} for f in self.findings],
+            "waived": [{"code": w.finding.code, "where": w.finding.where, **_why(w)} for w in self.waived],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """One source: where it came from, its files, and the answers about it."""
+
+    source: str
+    revision: str | None
+    files: tuple[Digest, ...]
+    judged: tuple[Judged, ...]
+
+
+def question(judged: Judged) -> dict[str, Any]:
+    mesh = judged.mesh
+    return {"tp": mesh.tp, "pp": mesh.pp, "ep": mesh.ep, "dp": mesh.dp, "gpu": judged.gpu}
+
+
+def _why(waived: Waived) -> dict[str, Any]:
+    until = waived.waiver.until
+    return {"reason": waived.waiver.reason, "until": None if until is None else until.isoformat()}
+
+
+def document(approved: Iterable[Approved], profile: Profile, flags: dict[str, Any]) -> dict[str, Any]:
+    """The lock as JSON. flags: what else the engine was asked with, by long names."""
+    from mlload import __version__
+
+    return {
+        "lock_version": LOCK_VERSION,
+        "mlload": __version__,
+        "engine": engine(profile),
+        "flags": flags,
+        "models": [
+            {
+                "source": entry.source,
+                "revision": entry.revision,
+                "files": [digest._asdict() for digest in entry.files],
+                "judged": [judged.as_json() for judged in entry.judged],
+            }
+            for entry in approved
+        ],
+    }
+
+
+def engine(profile: Profile) -> dict[str, Any]:
+    """Engine, version, extras that count as installed, and a digest of the facts that it was judged by."""
+    import hashlib
+
+    facts = json.dumps([profile.facts, profile.kernels], sort_keys=True, default=str)
+    return {
+        "name": profile.engine,
+        "version": profile.version,
+        "assumed": dict(profile.assumed),
+        "profile": hashlib.sha256(facts.encode()).hexdigest(),
+    }
+
+
+def read_lock(path: str | Path) -> dict[str, Any]:
+    """Raises MlloadError where there is no lock, or one of another version."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise MlloadError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        found = json.loads(text)
+        version = found["lock_version"]
+        usable = isinstance(found["models"], list) and isinstance(found["engine"], dict)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise MlloadError(
+            f"{path} is no lock of mlload", hint=f"mlload validate SOURCE --lock {path} writes one"
+        ) from None
+    if version != LOCK_VERSION or not usable:
+        raise MlloadError(f"{path} is a lock of version {version}; this mlload reads version {LOCK_VERSION}")
+    return found  # type: ignore[no-any-return]
+
+
+def model_of(lock: dict[str, Any], source: str, alone: bool) -> dict[str, Any] | None:
+    """The lock's entry of a source; with one source on both sides the name of a folder does not matter."""
+    models: Sequence[dict[str, Any]] = lock["models"]
+    found = next((model for model in models if model.get("source") == source), None)
+    return models[0] if found is None and alone and len(models) == 1 else found
