@@ -126,12 +126,11 @@ def numbers(planning: Any, utils: Any, interface: Any, layout: Any, torch: Any) 
 
 
 def main() -> int:
-    import torch
-    import vllm
-    from vllm.v1 import kv_cache_interface as interface
-    from vllm.v1.core import kv_cache_utils as utils
-    from vllm.v1.kv_cache_layout import KVCacheLayout
-
+    torch, vllm = (importlib.import_module(name) for name in ("torch", "vllm"))
+    interface, utils = (
+        importlib.import_module(f"vllm.v1.{name}") for name in ("kv_cache_interface", "core.kv_cache_utils")
+    )
+    layout = importlib.import_module("vllm.v1.kv_cache_layout").KVCacheLayout.LBNHC
     try:
         planning = importlib.import_module("vllm.v1.core.kv_cache_planning")
     except ImportError:
@@ -139,7 +138,7 @@ def main() -> int:
     record: dict[str, Any] = {
         "made_by": "tools/vllm_cache_numbers.py",
         "vllm": vllm.__version__,
-        "rows": numbers(planning, utils, interface, KVCacheLayout.LBNHC, torch),
+        "rows": numbers(planning, utils, interface, layout, torch),
     }
     rows = ",\n".join(json.dumps(row) for row in record.pop("rows"))
     print(json.dumps(record)[:-1] + ', "rows": [\n' + rows + "\n]}")

@@ -19,9 +19,11 @@ TABLES = tuple(f"mlload.{package}.codes" for package in ("checkpoint", "plan", "
 FAMILIES = {
     "AR": "Architecture",
     "CF": "Config",
+    "DT": "Dtype and GPU",
     "EN": "Engine",
     "FI": "Files",
     "KN": "Kernels",
+    "LD": "Loading",
     "ME": "Memory",
     "NM": "Names",
     "QT": "Quantization",

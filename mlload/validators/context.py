@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlload.checkpoint.checkpoint import Checkpoint
     from mlload.checkpoint.config import ConfigView
+    from mlload.plan.memory import MemoryAnswer
+    from mlload.plan.memory.startup import Storage
     from mlload.plan.model import Model
     from mlload.plan.plan import Plan
 
@@ -19,6 +21,9 @@ class Request:
     capability:  compute capability as "9.0", or None when no GPU was named
     gpu:         name of the GPU as in the catalogue, or None
     memory_gib:  memory of one GPU in GiB; None (also for `cc:9.0`) means nothing is judged about memory
+    max_model_len: tokens; -1 for "as long as fits"
+    tower_mode:  --mm-encoder-tp-mode: "weights" or "data"
+    storage:     where the weights are read from, for a prediction of the start-up time
     options:     engine flags given beyond those below, by their long names without dashes
     """
 
@@ -31,19 +36,26 @@ class Request:
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float | None = None
     load_format: str = "auto"
     trust_remote_code: bool = False
+    tower_mode: str | None = None
+    enforce_eager: bool = False
+    storage: Storage | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One question: this model, on this mesh, on this engine, as asked."""
+    """One question: this model, on this mesh, on this engine, as asked.
+
+    memory: what fits, None where no memory size is known or it could not be judged
+    """
 
     model: Model
     plan: Plan
     request: Request
+    memory: MemoryAnswer | None = None
 
     @property
     def checkpoint(self) -> Checkpoint:

@@ -10,16 +10,24 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mlload.checkpoint.finding import Finding
 from mlload.validators.context import Context
 
 Check = Callable[[Context], Iterator[Finding]]
+Result = TypeVar("Result")
 
 # Family -> the modules that hold its rules; imported when the rules are run or explained.
-FAMILIES: dict[str, tuple[str, ...]] = {"CF": ("mlload.validators.config",), "NM": ("mlload.validators.names",)}
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "CF": ("mlload.validators.config",),
+    "DT": ("mlload.validators.dtypes",),
+    "LD": ("mlload.validators.loading",),
+    "ME": ("mlload.validators.memory",),
+    "NM": ("mlload.validators.names",),
+}
 
 
 class Rule(NamedTuple):
@@ -73,10 +81,20 @@ def run(context: Context, rules: Iterable[Rule] | None = None) -> tuple[list[Fin
     findings: list[Finding] = []
     broken: list[Broken] = []
     for entry in all_rules() if rules is None else rules:
-        try:
-            findings.extend(entry.check(context))
-        except Exception as error:
-            if os.environ.get("MLLOAD_DEBUG"):
-                raise
-            broken.append(Broken(entry.code, f"{type(error).__name__}: {error}"))
+        findings.extend(attempt(entry.code, partial(_found, entry, context), broken) or ())
     return findings, broken
+
+
+def _found(entry: Rule, context: Context) -> list[Finding]:
+    return list(entry.check(context))
+
+
+def attempt(code: str, judge: Callable[[], Result], broken: list[Broken]) -> Result | None:
+    """What a judge says; one that raises is noted in `broken`, and says nothing."""
+    try:
+        return judge()
+    except Exception as error:
+        if os.environ.get("MLLOAD_DEBUG"):
+            raise
+        broken.append(Broken(code, f"{type(error).__name__}: {error}"))
+        return None

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from mlload.checkpoint.finding import Finding, by_severity
 from mlload.kernels.choice import Choice, choose
+from mlload.plan.memory import MemoryAnswer
 from mlload.plan.plan import Plan
 from mlload.plan.unknowns import Unknown
 from mlload.profiles.quantization import resolve_quantization
-from mlload.profiles.refusals import config_refusals, quant_refusals
+from mlload.profiles.refusals import config_refusals, dtype_refusals, quant_refusals
 from mlload.validators import rules
 from mlload.validators.context import Context, Request
+from mlload.validators.memory import memory_of
 
 Word = Literal["ok", "warn", "fail", "unknown"]
 
@@ -28,6 +31,8 @@ class Verdict:
               else "warn" for any warning, else "ok"
     findings: most severe first
     kernels:  who runs each kind of layer on the GPU that was named; () without one
+    fits:     "unknown" where a memory size was named and could not be judged against; None without one
+    memory:   the figures behind it
     """
 
     starts: bool | None
@@ -35,13 +40,17 @@ class Verdict:
     findings: tuple[Finding, ...]
     unknowns: tuple[Unknown, ...]
     kernels: tuple[Choice, ...] = ()
+    fits: Literal["yes", "tight", "no", "unknown"] | None = None
+    memory: MemoryAnswer | None = None
 
 
 def judge(plan: Plan, request: Request) -> Verdict:
     """Everything that is known about one plan: files, tensors, the engine's config checks, sizes, kernels, rules."""
     model = plan.model
     kernels = tuple(kernels_of(plan))
-    from_rules, broken = rules.run(Context(model, plan, request))
+    unjudged: list[rules.Broken] = []
+    memory = rules.attempt("memory", partial(memory_of, plan, request), unjudged)
+    from_rules, broken = rules.run(Context(model, plan, request, memory))
     findings = (
         *model.checkpoint.problems,
         *engine_refusals(plan, request),
@@ -50,8 +59,20 @@ def judge(plan: Plan, request: Request) -> Verdict:
         *(finding for choice in kernels for finding in choice.refusals),
         *from_rules,
     )
-    unknowns = [*plan.unknowns, *(Unknown(f"rule {rule.code}", rule.error, "") for rule in broken)]
-    return combine(once(findings), unknowns, kernels)
+    unknowns = [*plan.unknowns, *(Unknown(f"rule {rule.code}", rule.error, "") for rule in (*unjudged, *broken))]
+    verdict = combine(once(findings), unknowns, kernels)
+    return replace(verdict, fits=fits_of(plan, request, memory), memory=memory)
+
+
+def fits_of(
+    plan: Plan, request: Request, memory: MemoryAnswer | None
+) -> Literal["yes", "tight", "no", "unknown"] | None:
+    """Weights are exact only where the architecture is known, and the quantization is the one of the files."""
+    if request.memory_gib is None:
+        return None
+    if memory is None or plan.unknowns or (request.quantization and plan.model.quant is None):
+        return "unknown"
+    return memory.fits
 
 
 def engine_refusals(plan: Plan, request: Request) -> Iterator[Finding]:
@@ -61,6 +82,7 @@ def engine_refusals(plan: Plan, request: Request) -> Iterator[Finding]:
     resolved = resolve_quantization(checkpoint.config, checkpoint.json_files, profile, asked=request.quantization)
     yield from resolved.findings
     yield from quant_refusals(resolved, plan.dtype, plan.capability, profile)
+    yield from dtype_refusals(plan.model.config.model_type, request.dtype, plan.capability, profile)
     if checkpoint.format == "gguf" and resolved.method is None:
         # A GGUF file declares nothing: its suffix makes the engine ask for the method by itself.
         implied = resolve_quantization({}, {}, profile, asked="gguf")
