@@ -87,8 +87,11 @@ def test_nothing_that_safetensors_rejects_is_accepted() -> None:
         raw = bytearray(good)
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             at = rng.randrange(len(raw))
-            kind = rng.randrange(4)
-            if kind == 0:
+            kind = rng.randrange(5)
+            if kind == 4:  # where structure is, as most of a header is names and digits
+                at = rng.choice([place for place, byte in enumerate(raw) if byte in b'{}[],:"'])
+                raw[at : at + 1] = rng.choice(pieces)
+            elif kind == 0:
                 raw[at : at + 1] = rng.choice(pieces)
             elif kind == 1:
                 del raw[at : at + rng.randrange(1, 4)]
@@ -119,6 +122,15 @@ def test_nothing_that_safetensors_rejects_is_accepted() -> None:
         '{"":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}',
         '{"a":{"dtype":"U9","shape":[2],"data_offsets":[0,2]}}',
         '{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}',
+        '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}',
+        '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},',
+        '{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,+2]}}',
+        '{"a":{"dtype":"U8","shape":[2],"data_offsets":[0, 2]}}',
+        '{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2.0]}}',
+        '{"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
+        '{"a\x01":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}',
+        '{"a\\n":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}',
+        '{"a":{"dtype":"U8","x":[1],"shape":[2],"data_offsets":[0,2]}}',
         "{}",
         "",
     ],
