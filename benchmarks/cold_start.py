@@ -72,7 +72,8 @@ class Run(NamedTuple):
 
 
 def inspect(source: str) -> list[str]:
-    return [sys.executable, "-m", "mlload", "inspect", source]
+    """As the console script runs it."""
+    return [sys.executable, "-c", "from mlload.__main__ import main; main()", "inspect", source]
 
 
 def small(cases: list[Case]) -> None:
