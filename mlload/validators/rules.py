@@ -24,6 +24,13 @@ Result = TypeVar("Result")
 FAMILIES: dict[str, tuple[str, ...]] = {
     "CF": ("mlload.validators.config",),
     "DT": ("mlload.validators.dtypes",),
+    "FI": (
+        "mlload.validators.tokenizer",
+        "mlload.validators.special_tokens",
+        "mlload.validators.chat_template",
+        "mlload.validators.side_files",
+        "mlload.validators.remote_code",
+    ),
     "LD": ("mlload.validators.loading",),
     "ME": ("mlload.validators.memory",),
     "NM": ("mlload.validators.names",),

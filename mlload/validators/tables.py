@@ -41,3 +41,11 @@ def head_and_embedding(model: Model) -> Tables:
         )
 
     return Tables(specs["embedding"], specs["head"], stored(specs["embedding"]), stored(specs["head"]))
+
+
+def vocabulary_rows(model: Model) -> int:
+    """Rows of the embedding: as stored where that is plain, else as the model class makes them; 0 = unknown."""
+    tables = head_and_embedding(model)
+    if tables.embedding is not None and len(tables.embedding.shape) == 2 and tables.embedding.name.endswith(".weight"):
+        return tables.embedding.shape[0]
+    return max(model.config.vocab, tables.embedding_spec.n if tables.embedding_spec is not None else 0)
