@@ -117,5 +117,5 @@ class Completeness:
             *lost,
             *missing(gaps, self.quantized),
             *misshapen(self._misfits.values(), self.config),
-            *unexpected(left, self.sure, self.quantized),
+            *unexpected(left, self.config, self.sure, self.quantized),
         )

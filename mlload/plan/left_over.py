@@ -21,11 +21,16 @@ MOST_MOVES = 4  # prefixes that are looked for
 DROPPED_SUFFIXES = (".bias", "_bias", ".inv_freq", ".cos_cached", ".sin_cached", ".masked_bias", ".num_batches_tracked")
 # ... and of quantized models only.
 DROPPED_QUANTIZED = ("q_scale", "k_scale", "v_scale", "q_zero_point", "k_zero_point", "v_zero_point", ".g_idx")
+# Scales that these classes pass over where they have no place for them (their `load_weights`).
+SCALES = (".weight_scale", "_weight_scale", ".input_scale", "_input_scale")
+LENIENT = frozenset({"qwen3_moe", "exaone_moe", "laguna"})
 # Beginnings of names that the classes of some composite models drop: other modalities and draft layers.
 OTHER_PARTS = re.compile(
-    r"(^|\.)(mtp\w*|talker|token2wav|code2wav|tts|apm|audio\w*|vision\w*|visual|vit\w*|lora\w*|quantizer|\w*_quantizer|"
-    r"pooler|position_ids|embed_audio|embed_vision|time_series|decoder_mtp|eagle\w*|score|classifier)(\.|$)"
+    r"(^|\.)(talker|token2wav|code2wav|tts|apm|audio\w*|vision\w*|visual|vit\w*|lora\w*|quantizer|\w*_quantizer|"
+    r"pooler|position_ids|embed_audio|embed_vision|time_series|score|classifier)(\.|$)"
 )
+# Draft layers under names of their own, which every class leaves to speculative decoding.
+DRAFT_PARTS = re.compile(r"(^|\.)(\w*mtp\w*|eagle\w*)(\.|$)")
 DRAFT_KEYS = re.compile(r"nextn|mtp")
 
 
@@ -106,7 +111,8 @@ def beyond_the_layers(
     """Layers with a number that the config does not count, draft layers apart."""
     drafts = _drafts(config)
     over: dict[str, dict[int, int]] = {}
-    rest = []
+    rest: list[TensorRef] = []
+    spare: list[str] = []
     for ref in left:
         head = next((h for h in layers if h and ref.name.startswith(h)), None)
         number = ref.name[len(head) :].partition(".")[0] if head is not None else ""
@@ -114,9 +120,11 @@ def beyond_the_layers(
         if head is not None and number.isdigit() and len(number) < 9 and int(number) > last:
             counts = over.setdefault(head, {})
             counts[int(number)] = counts.get(int(number), 0) + 1
+        elif head is not None and number.isdigit() and int(number) > last - drafts:
+            spare.append(ref.name)
         else:
             rest.append(ref)
-    findings = []
+    findings = list(_left_out(spare, "of draft layers, which only speculative decoding loads"))
     for head, counts in over.items():
         declared, total = len(layers[head]), sum(counts.values())
         whole = sorted(counts) == list(range(max(layers[head]) + 1, max(counts) + 1))
@@ -151,18 +159,25 @@ def _drafts(config: Mapping[str, Any]) -> int:
     return max((count for count in counts if 0 < count < 1000), default=0)
 
 
-def unexpected(left: Sequence[TensorRef], sure: bool, quantized: bool) -> Iterator[Finding]:
+def unexpected(left: Sequence[TensorRef], config: Mapping[str, Any], sure: bool, quantized: bool) -> Iterator[Finding]:
     """The rest, folded: what every class drops is a remark, what some drop a warning, all else is refused."""
-    kinds: dict[str, list[str]] = {"dropped": [], "other": [], "refused": []}
+    dropped, drafts, other, refused = [], [], [], []
+    passed: tuple[str, ...] = DROPPED_SUFFIXES
+    if quantized:
+        passed += DROPPED_QUANTIZED
+    if config.get("model_type") in LENIENT:
+        passed += SCALES
     for ref in left:
         name = ref.name
-        if name.endswith(DROPPED_SUFFIXES) or (quantized and name.endswith(DROPPED_QUANTIZED)):
-            kinds["dropped"].append(name)
+        if name.endswith(passed):
+            dropped.append(name)
+        elif DRAFT_PARTS.search(name):
+            drafts.append(name)
         elif OTHER_PARTS.search(name) or not sure:
-            kinds["other"].append(name)
+            other.append(name)
         else:
-            kinds["refused"].append(name)
-    for where, count in fold_names(kinds["refused"]):
+            refused.append(name)
+    for where, count in fold_names(refused):
         yield Finding(
             "TN002",
             "error",
@@ -172,7 +187,7 @@ def unexpected(left: Sequence[TensorRef], sure: bool, quantized: bool) -> Iterat
             {"count": count},
             (Hint("leave these tensors out of the files, or serve the class that they belong to"),),
         )
-    for where, count in fold_names(kinds["other"]):
+    for where, count in fold_names(other):
         yield Finding(
             "TN002",
             "warning",
@@ -181,15 +196,13 @@ def unexpected(left: Sequence[TensorRef], sure: bool, quantized: bool) -> Iterat
             f"{_tensors(count)} in the files that the architecture does not know",
             {"count": count},
         )
-    for where, count in fold_names(kinds["dropped"]):
-        yield Finding(
-            "TN002",
-            "info",
-            "right",
-            counted(where, count),
-            f"{_tensors(count)} in the files that engines leave out",
-            {"count": count},
-        )
+    yield from _left_out(drafts, "of draft layers, which only speculative decoding loads")
+    yield from _left_out(dropped, "in the files that engines leave out")
+
+
+def _left_out(names: Sequence[str], which: str) -> Iterator[Finding]:
+    for where, count in fold_names(names):
+        yield Finding("TN002", "info", "right", counted(where, count), f"{_tensors(count)} {which}", {"count": count})
 
 
 def _tensors(count: int) -> str:

@@ -28,6 +28,8 @@ BY_CONFIG = (
     "inc",
 )
 
+HEAD = "ParallelLMHead"
+
 
 class Disagreement(NamedTuple):
     """layers: in which a family is stored otherwise than the config says; scheme: what the config declares."""
@@ -38,27 +40,28 @@ class Disagreement(NamedTuple):
 
 
 def declared_schemes(context: Context) -> Declared | None:
-    """A module's scheme by the config; None where the engine looks at the headers instead, or at nothing.
-
-    AWQ without a list, and GPTQ without one, take what the headers show (auto_awq.py and auto_gptq.py,
-    `maybe_update_config`), so that config and files cannot disagree.
-    """
+    """A module's scheme by the config; None where the engine does not go by it."""
     quant, view = context.model.quant, context.plan.view
     if quant is None or not view.sees_quantization or not quant.config or view.method not in BY_CONFIG:
         return None
-    if context.plan.profile.engine != "vllm" or context.model.config_only:
+    if context.plan.profile.engine != "vllm" or context.model.config_only or not registry.known(quant.method):
         return None
-    if view.method == "auto_awq" and not strings(quant.config, "modules_to_not_convert"):
-        return None
-    listed = strings(quant.config, "modules_in_block_to_quantize") or mapping(quant.config, "dynamic")
-    if view.method == "auto_gptq" and not listed:
-        return None
-    return registry.get(quant.method).declare(quant.config) if registry.known(quant.method) else None
+    return registry.get(quant.method).declare(quant.config)
+
+
+def by_headers(context: Context) -> bool:
+    """The engine takes what the headers show, so that config and files cannot disagree but for the head: AWQ and GPTQ
+    without a list of modules (auto_awq.py and auto_gptq.py, `maybe_update_config`)."""
+    assert context.model.quant is not None
+    config, method = context.model.quant.config, context.plan.view.method
+    if method == "auto_awq":
+        return not strings(config, "modules_to_not_convert")
+    return method == "auto_gptq" and not (strings(config, "modules_in_block_to_quantize") or mapping(config, "dynamic"))
 
 
 def stored_plain(context: Context, declared: Declared) -> Iterator[Disagreement]:
     """Families stored plain in layers where the engine expects quantized tensors."""
-    if context.plan.view.method == "auto_gptq":
+    if context.plan.view.method == "auto_gptq" or by_headers(context):
         return  # what is not packed is not in its list either
     for param in _asked(context):
         if param.scheme is None:
@@ -69,8 +72,9 @@ def stored_plain(context: Context, declared: Declared) -> Iterator[Disagreement]
 
 def stored_quantized(context: Context, declared: Declared) -> Iterator[Disagreement]:
     """Families stored quantized in layers where the engine builds plain ones."""
+    heads_only = by_headers(context)
     for param in _asked(context):
-        if param.scheme is not None:
+        if param.scheme is not None and not (heads_only and param.spec.kind != HEAD):
             found = [layer for layer, ours, theirs in _each(param, declared) if ours is None and theirs is None]
             if found:
                 yield Disagreement(param, tuple(found), None)
@@ -95,7 +99,8 @@ def _asked(context: Context) -> Iterator[BoundParam]:
     """Linears that the engine asks its quantization config about."""
     for param in context.model.params:
         spec = param.spec
-        if spec.quantized and param.stored and not spec.draft and spec.op in ("linear", "experts"):
+        asked = spec.op in ("linear", "experts") or spec.kind == HEAD
+        if asked and spec.quantized and param.stored and not spec.draft:
             yield param
 
 

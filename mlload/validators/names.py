@@ -8,7 +8,6 @@ from mlload.checkpoint.finding import Finding, Hint
 from mlload.plan.bound import BoundParam
 from mlload.plan.engine_layers import PlannedLayer
 from mlload.plan.fold import fold_path
-from mlload.quant.formats.fields import strings
 from mlload.quant.spec import Scheme
 from mlload.validators.context import Context
 from mlload.validators.coverage import (
@@ -21,8 +20,6 @@ from mlload.validators.coverage import (
     stored_quantized,
 )
 from mlload.validators.rules import rule
-
-IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "exclude")
 
 
 @rule("NM001", "plain weight that nothing excludes")
@@ -123,38 +120,6 @@ def differently_quantized(context: Context) -> Iterator[Finding]:
             f"parts of {layer.label} differ in {what.replace('_', ' ')}: {told}",
             {"what": what, "values": values},
             (Hint("quantize all parts of a fused layer alike", needs="original weights"),),
-        )
-
-
-@rule("NM005", "a listed name that the engine calls otherwise")
-def renamed_in_engine(context: Context) -> Iterator[Finding]:
-    """An ignore list names a module of a vision or audio tower by its name in the files, and the engine calls that
-    module otherwise. Engines map the list through the table that maps weights; rules of that table that end in a dot
-    (".fc1.") do not hit a list entry, which has none, and the module is taken for quantized. Whether it is depends on
-    the version: test with an image."""
-    quant = context.model.quant
-    if quant is None or declared_schemes(context) is None:
-        return
-    listed = frozenset(strings(quant.config, *IGNORE_KEYS))
-    shared: dict[str, int] = {}
-    for param in context.model.params:
-        shared[param.spec.engine] = shared.get(param.spec.engine, 0) + 1
-    for param in context.model.params:
-        spec = param.spec
-        if spec.mesh != "tower" or not spec.quantized or param.scheme is not None or shared[spec.engine] > 1:
-            continue
-        ours, theirs = spec.module.rpartition(".")[2], spec.engine.rpartition(".")[2]
-        if ours == theirs or _first(param) not in listed:
-            continue
-        yield Finding(
-            "NM005",
-            "warning",
-            "right",
-            fold_path(spec.module, spec.layers),
-            f"the ignore list names {ours!r}, and the engine calls this module {theirs!r}: where its mapping loses the "
-            "entry, the module is taken for quantized",
-            {"listed": ours, "engine": theirs},
-            (Hint(f"list the engine's name as well: {module_at(spec, _layer(param), spec.engine)}"),),
         )
 
 

@@ -152,7 +152,8 @@ def quantized(
     found: Tensors = {}
     for name, (dtype, shape) in tensors.items():
         module = name.removesuffix(".weight")
-        linear = len(shape) == 2 and ".layers." in name and not name.endswith(".mlp.gate.weight")
+        linear = len(shape) == 2 and ".layers." in name and name.endswith(".weight") and dtype == "BF16"
+        linear = linear and not name.endswith(".mlp.gate.weight")
         if not linear or keep(module):
             found[name] = (dtype, shape)
             continue

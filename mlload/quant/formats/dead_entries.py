@@ -21,6 +21,11 @@ IGNORE_KEYS = (
     "llm_int8_skip_modules",
 )
 
+# Methods whose entries match anywhere in a name.
+ANYWHERE = ("awq", "auto_awq", "awq_marlin", "modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8")
+# What engines call the layer that they fuse -> one of its parts; lists may use either name.
+FUSED = {"qkv_proj": "q_proj", "gate_up_proj": "gate_proj"}
+
 
 def find(declared: Declaration, census: Census) -> Iterator[Finding]:
     """Ignore entries and per-module settings that name no tensor.
@@ -28,7 +33,7 @@ def find(declared: Declaration, census: Census) -> Iterator[Finding]:
     Only full paths are judged: patterns and short names are habits of recipes ("lm_head", "re:.*mtp.*") that
     many healthy checkpoints have nothing for.
     """
-    exists = _existence(census)
+    exists = _existence(census, anywhere=declared.method in ANYWHERE)
     wrapped, dead = [], []
     for entry in _literal(strings(declared.config, *IGNORE_KEYS)):
         short = matching.without_wrapper(entry)
@@ -93,8 +98,8 @@ def _ending(entry: str) -> str:
     return entry[len(matching.without_wrapper(entry)) :]
 
 
-def _existence(census: Census) -> Callable[[str], bool]:
-    """Whether a tensor has this name, or lies below it."""
+def _existence(census: Census, *, anywhere: bool) -> Callable[[str], bool]:
+    """Whether a tensor has this name, or lies below it; with `anywhere`, also whether the name is inside one."""
     tensors = census.tensors
     names: list[str] = []
 
@@ -104,6 +109,11 @@ def _existence(census: Census) -> Callable[[str], bool]:
         if not names:
             names.extend(sorted(tensors))
         at = bisect_left(names, entry + ".")
-        return at < len(names) and names[at].startswith(entry + ".")
+        if at < len(names) and names[at].startswith(entry + "."):
+            return True
+        head, _, last = entry.rpartition(".")
+        if last in FUSED:
+            return exists(f"{head}.{FUSED[last]}")
+        return anywhere and any(entry in name for name in names)
 
     return exists

@@ -174,12 +174,15 @@ class _Content:
         return self.memo[key]
 
     def scheme_for(self, module: str) -> Scheme | None:
-        """A module's scheme: by its tensors, by the declaration where it has none."""
+        """A module's scheme: by its tensors, by the declaration where it has none or only some of them."""
         tensors = self.census.linear(module)
         if not tensors or set(tensors) <= {"bias", "_bias"}:
             return self.resolver(module)
         scheme = self.classify(tensors)
-        return scheme if scheme is None else self.complete(scheme, self.resolver(module))
+        if scheme is not None:
+            return self.complete(scheme, self.resolver(module))
+        weight = tensors.get("weight")
+        return None if weight is not None and weight.dtype in FLOAT_DTYPES else self.resolver(module)
 
     def look(self) -> list[Seen]:
         """One entry for each kind of quantized linear."""
