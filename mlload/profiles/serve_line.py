@@ -21,6 +21,7 @@ SIZES = {
     "data-parallel-size": "dp",
     "enable-expert-parallel": "ep",
 }
+DEFAULTS: dict[str, Any] = dict.fromkeys(SIZES, 1) | {"enable-expert-parallel": False}
 # Docker's options that take no value; what else starts with a dash takes the next word.
 DOCKER_SWITCHES = {"--rm", "-d", "--detach", "-i", "-t", "-it", "-ti", "--interactive", "--tty", "--init",
                    "--privileged", "--read-only", "-dit", "-itd"}  # fmt: skip
@@ -49,36 +50,31 @@ class ServeLine:
         """The last value of a flag by its long name."""
         return next((entry.value for entry in reversed(self.given) if entry.name == name), default)
 
-    def at(self, *, tp: int, pp: int, dp: int, ep: bool) -> str:
-        """The same line at other sizes: every other word as it was typed."""
+    def at(self, *, tp: int, pp: int, dp: int, ep: bool, max_model_len: int | None = None) -> str:
+        """The same line at other sizes: every other word as it was typed, but for what the engine would refuse."""
         wanted: dict[str, Any] = {
             "tensor-parallel-size": tp,
             "pipeline-parallel-size": pp,
             "data-parallel-size": dp,
             "enable-expert-parallel": ep,
         }
+        if max_model_len is not None:
+            wanted["max-model-len"] = max_model_len
         words = [*self.before]
         if self.model is not None and self.value("model") is None:
             words.append(self.model)
-        named = {entry.name for entry in self.given if entry.words}
-        stated = {entry.name for entry in self.given}
         last = {entry.name: entry for entry in self.given}
         for entry in self.given:
-            if entry.name not in SIZES:
+            if not entry.known or entry.value is None:
+                continue
+            if entry.name not in wanted:
                 words += entry.words
             elif last[entry.name] is entry and entry.words:
                 words += _sized(entry, wanted[entry.name])
         for name, value in wanted.items():
-            default = False if name == "enable-expert-parallel" else 1
-            inherited = name in stated and last[name].value != value  # a config file says otherwise
-            if name not in named and (value != default or inherited):
-                words += (
-                    [f"--{name}"]
-                    if value is True
-                    else [f"--no-{name}"]
-                    if value is False
-                    else [f"--{name}", str(value)]
-                )
+            stated = last[name].value if name in last else DEFAULTS.get(name)
+            if value != stated and not (name in last and last[name].words):
+                words += _stated(name, value)
         return shlex.join(words)
 
 
