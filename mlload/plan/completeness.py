@@ -67,6 +67,7 @@ class Completeness:
         self.quantized = quantized
         self.config = config
         self.sure = sure
+        self.towers = False
         self.gaps: list[Gap] = []
         self.layers: dict[str, set[int]] = {}
         self.expected_layers: dict[str, set[int]] = {}
@@ -78,6 +79,7 @@ class Completeness:
 
     def family(self, spec: ParamSpec, layers: Sequence[int]) -> None:
         """Layers in which a family has at least one of its tensors."""
+        self.towers |= spec.mesh == "tower"
         if spec.layers is not None and not spec.draft:
             head = spec.module.partition("{layer}")[0]
             self.layers.setdefault(head, set()).update(layers)
@@ -117,5 +119,5 @@ class Completeness:
             *lost,
             *missing(gaps, self.quantized),
             *misshapen(self._misfits.values(), self.config),
-            *unexpected(left, self.config, self.sure, self.quantized),
+            *unexpected(left, self.config, sure=self.sure, quantized=self.quantized, towers=self.towers),
         )

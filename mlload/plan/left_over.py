@@ -18,19 +18,49 @@ from mlload.plan.fold import counted, fold_names, fold_numbers
 
 MOST_MOVES = 4  # prefixes that are looked for
 # Dropped or ignored by the loader of every class.
-DROPPED_SUFFIXES = (".bias", "_bias", ".inv_freq", ".cos_cached", ".sin_cached", ".masked_bias", ".num_batches_tracked")
+DROPPED_SUFFIXES = (
+    ".bias",
+    "_bias",
+    ".inv_freq",
+    ".cos_cached",
+    ".sin_cached",
+    ".masked_bias",
+    ".num_batches_tracked",
+    ".position_ids",
+)
 # ... and of quantized models only.
 DROPPED_QUANTIZED = ("q_scale", "k_scale", "v_scale", "q_zero_point", "k_zero_point", "v_zero_point", ".g_idx")
 # Scales that these classes pass over where they have no place for them (their `load_weights`).
 SCALES = (".weight_scale", "_weight_scale", ".input_scale", "_input_scale")
 LENIENT = frozenset({"qwen3_moe", "exaone_moe", "laguna"})
-# Beginnings of names that the classes of some composite models drop: other modalities and draft layers.
+# Parts of composite models that some classes drop and some refuse. A class without a tower refuses the second kind,
+# except those that exist with and without one.
 OTHER_PARTS = re.compile(
-    r"(^|\.)(talker|token2wav|code2wav|tts|apm|audio\w*|vision\w*|visual|vit\w*|lora\w*|quantizer|\w*_quantizer|"
-    r"pooler|position_ids|embed_audio|embed_vision|time_series|score|classifier)(\.|$)"
+    r"(^|\.)(\w*mtp\w*|eagle\w*|lora\w*|quantizer|\w*_quantizer|pooler|score|classifier|time_series)(\.|$)"
 )
-# Draft layers under names of their own, which every class leaves to speculative decoding.
-DRAFT_PARTS = re.compile(r"(^|\.)(\w*mtp\w*|eagle\w*)(\.|$)")
+MODALITIES = re.compile(
+    r"(^|\.)(talker|token2wav|code2wav|tts|apm|audio\w*|vision\w*|visual|vit\w*|embed_audio|embed_vision)(\.|$)"
+)
+TEXT_ALONE = frozenset({"gemma3n", "gemma3n_text", "gemma4", "gemma4_text"})
+# Model types whose classes leave draft layers under names of their own to speculative decoding.
+DRAFT_PARTS = re.compile(r"(^|\.)\w*mtp\w*(\.|$)")
+DRAFTS = frozenset(
+    {
+        "alice_ai",
+        "ernie4_5_moe",
+        "exaone4",
+        "exaone4_5",
+        "exaone_moe",
+        "longcat_flash",
+        "mimo",
+        "nemotron_h",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_next",
+    }
+)
 DRAFT_KEYS = re.compile(r"nextn|mtp")
 
 
@@ -159,21 +189,25 @@ def _drafts(config: Mapping[str, Any]) -> int:
     return max((count for count in counts if 0 < count < 1000), default=0)
 
 
-def unexpected(left: Sequence[TensorRef], config: Mapping[str, Any], sure: bool, quantized: bool) -> Iterator[Finding]:
+def unexpected(
+    left: Sequence[TensorRef], config: Mapping[str, Any], *, sure: bool, quantized: bool, towers: bool
+) -> Iterator[Finding]:
     """The rest, folded: what every class drops is a remark, what some drop a warning, all else is refused."""
     dropped, drafts, other, refused = [], [], [], []
     passed: tuple[str, ...] = DROPPED_SUFFIXES
     if quantized:
         passed += DROPPED_QUANTIZED
-    if config.get("model_type") in LENIENT:
+    model_type = config.get("model_type")
+    if model_type in LENIENT:
         passed += SCALES
+    several = towers or model_type in TEXT_ALONE
     for ref in left:
         name = ref.name
         if name.endswith(passed):
             dropped.append(name)
-        elif DRAFT_PARTS.search(name):
+        elif model_type in DRAFTS and DRAFT_PARTS.search(name):
             drafts.append(name)
-        elif OTHER_PARTS.search(name) or not sure:
+        elif not sure or OTHER_PARTS.search(name) or (several and MODALITIES.search(name)):
             other.append(name)
         else:
             refused.append(name)
@@ -193,7 +227,8 @@ def unexpected(left: Sequence[TensorRef], config: Mapping[str, Any], sure: bool,
             "warning",
             "right",
             counted(where, count),
-            f"{_tensors(count)} in the files that the architecture does not know",
+            f"{_tensors(count)} in the files that the architecture does not know: some model classes drop such parts, "
+            "others stop at them",
             {"count": count},
         )
     yield from _left_out(drafts, "of draft layers, which only speculative decoding loads")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from mlload.checkpoint.finding import Finding, Hint, Question
 from mlload.checkpoint.tensor import TensorRef
-from mlload.plan.completeness import Gap
+from mlload.plan.completeness import Expected, Gap
 from mlload.plan.fold import counted, fold_numbers, fold_path
 from mlload.plan.params import ParamSpec
 
@@ -80,10 +80,14 @@ def half_stored(
         gap = by_path[path]
         absent = tuple(expected.suffix for expected in gap.absent)
         others = tuple(ref.name[len(path) :] for ref in refs)
-        renamed = len(refs) == len(gap.absent) == 1 and refs[0].shape == gap.absent[0].shape and bool(gap.present)
+        renamed = len(refs) == len(gap.absent) == 1 and bool(gap.present) and _alike(refs[0], gap.absent[0])
         groups.setdefault((gap.spec.module, absent, gap.present, others, renamed), []).append(gap)
     findings = [_half(members, quantized, *key[1:]) for key, members in groups.items()]
     return findings, [gap for gap in gaps if gap.path not in extra], rest_left
+
+
+def _alike(ref: TensorRef, expected: Expected) -> bool:
+    return ref.shape == expected.shape or all(size == 1 for size in (*ref.shape, *expected.shape))
 
 
 def _half(

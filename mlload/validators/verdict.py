@@ -22,6 +22,7 @@ from mlload.validators.context import Context, Request
 from mlload.validators.memory import memory_of
 
 Word = Literal["ok", "warn", "fail", "unknown"]
+Fits = Literal["yes", "tight", "no", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     unknowns: tuple[Unknown, ...]
     kernels: tuple[Choice, ...] = ()
-    fits: Literal["yes", "tight", "no", "unknown"] | None = None
+    fits: Fits | None = None
     memory: MemoryAnswer | None = None
 
 
@@ -51,10 +52,12 @@ def judge(plan: Plan, request: Request) -> Verdict:
     unjudged: list[rules.Broken] = []
     memory = rules.attempt("memory", partial(memory_of, plan, request), unjudged)
     from_rules, broken = rules.run(Context(model, plan, request, memory))
+    headless = {f"{finding.where}.weight" for finding in from_rules if finding.code == "CF005"}
     findings = (
         *model.checkpoint.problems,
         *engine_refusals(plan, request),
-        *model.findings,
+        # A head that is neither stored nor tied is told with its cause.
+        *(finding for finding in model.findings if finding.code != "TN001" or finding.where not in headless),
         *plan.violations,
         *(finding for choice in kernels for finding in choice.refusals),
         *from_rules,
@@ -64,9 +67,7 @@ def judge(plan: Plan, request: Request) -> Verdict:
     return replace(verdict, fits=fits_of(plan, request, memory), memory=memory)
 
 
-def fits_of(
-    plan: Plan, request: Request, memory: MemoryAnswer | None
-) -> Literal["yes", "tight", "no", "unknown"] | None:
+def fits_of(plan: Plan, request: Request, memory: MemoryAnswer | None) -> Fits | None:
     """Weights are exact only where the architecture is known, and the quantization is the one of the files."""
     if request.memory_gib is None:
         return None
@@ -87,6 +88,16 @@ def engine_refusals(plan: Plan, request: Request) -> Iterator[Finding]:
         # A GGUF file declares nothing: its suffix makes the engine ask for the method by itself.
         implied = resolve_quantization({}, {}, profile, asked="gguf")
         yield from (replace(finding, where=checkpoint.label) for finding in implied.findings)
+
+
+def of_gpu(plan: Plan, request: Request) -> Iterator[Finding]:
+    """What depends on the GPU: the engine's config checks, sizes, kernels, dtypes; nothing about memory."""
+    yield from engine_refusals(plan, request)
+    yield from plan.violations
+    for choice in kernels_of(plan):
+        yield from choice.refusals
+    dtype_rules = [rule for rule in rules.all_rules() if rule.code.startswith("DT")]
+    yield from rules.run(Context(plan.model, plan, request), dtype_rules)[0]
 
 
 def at_every_size(plan: Plan, request: Request) -> Iterator[Finding]:

@@ -49,7 +49,12 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
 FP8_BLOCK = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 FP8_STATIC = {"quant_method": "fp8", "activation_scheme": "static"}
-NVFP4 = {"quant_method": "modelopt_fp4", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head", "*mlp.gate"]}
+NVFP4: dict[str, Any] = {
+    "quant_method": "modelopt_fp4",
+    "quant_algo": "NVFP4",
+    "group_size": 16,
+    "ignore": ["lm_head", "*mlp.gate"],
+}
 W4A16: dict[str, Any] = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",

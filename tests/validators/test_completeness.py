@@ -206,12 +206,33 @@ def test_a_name_that_the_class_does_not_know(name: str) -> None:
         "model.layers.1.mlp.down_proj.bias",
         "model.layers.1.self_attn.rotary_emb.inv_freq",
         "model.layers.1.self_attn.rotary_emb.cos_cached",
-        "mtp.layers.0.mlp.up_proj.weight",
+        "model.position_ids",
     ],
 )
 def test_what_every_class_leaves_out_is_a_remark(name: str) -> None:
     found = verdict(LLAMA, llama() | {name: ("BF16", (8,))})
     assert all(finding.severity == "info" for finding in found.findings) and found.verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [("visual.blocks.0.norm1.weight", "error"), ("mtp.layers.0.mlp.up_proj.weight", "warning")],
+)
+def test_parts_that_some_classes_drop(name: str, severity: str) -> None:
+    """A class for text alone has no place for a tower."""
+    (finding,) = verdict(LLAMA, llama() | {name: ("BF16", (8,))}).findings
+    assert finding.code == "TN002" and finding.severity == severity
+
+
+def test_a_renamed_tensor_is_told_with_both_names() -> None:
+    renamed = {
+        name.replace(".weight_scale", ".weight_scales") if "layers.1.mlp" in name else name: entry
+        for name, entry in quantized(llama(), fp8_static).items()
+    }
+    found = verdict(LLAMA, renamed, FP8_STATIC)
+    (finding,) = {one.message: one for one in found.findings}.values()
+    assert finding.code == "TN006" and finding.hints[0].what == "rename weight_scales to weight_scale"
+    assert found.starts is False
 
 
 def test_layers_beyond_the_configs_count() -> None:
