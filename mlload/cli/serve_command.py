@@ -71,9 +71,9 @@ class ServeCommand(click.Command):
             if config is not None:
                 line = with_file(line, config, table)
         stated = [*(line.given if line is not None else ()), *given]
-        ctx.meta["mlload.asked"] = Asked(
-            settings, self.full_line(line, ours, given), tuple(self.unjudged(line, stated))
-        )
+        full = None if line is None else self.with_ours(line, ours, given)
+        extra = tuple(word for entry in given if f"--{entry.name}" not in known for word in entry.words)
+        ctx.meta[META] = Asked(settings, full, extra, tuple(self.unjudged(line, stated)))
         words = [word for entry in stated for word in as_ours(entry, known)]
         rest = super().parse_args(ctx, words + ours)
         if line is not None and line.source is not None and not ctx.params.get("sources"):
