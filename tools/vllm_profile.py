@@ -238,11 +238,14 @@ def architectures(release: Release) -> dict[str, Any]:
                 record["file"] = where
             else:
                 record["file"] = f"{cls.path}:{cls.node.lineno}"
-                record["pp"] = any(
-                    isinstance(base, ast.Name) and base.id == "SupportsPP"
+                interfaces = {
+                    base.id
                     for ancestor in classes.mro(cls)
                     for base in ancestor.node.bases
-                )
+                    if isinstance(base, ast.Name)
+                }
+                record["pp"] = "SupportsPP" in interfaces
+                record["lora"] = "SupportsLoRA" in interfaces
                 inside = classes.reachable(cls)
                 if hits := sorted(
                     f"{path}:{line}" for (path, owner), line in checks.items() if (path, owner) in inside
