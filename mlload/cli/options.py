@@ -28,6 +28,9 @@ pp = click.option(
 ep = click.option(
     "--ep", "--enable-expert-parallel", is_flag=True, help="Experts whole on their rank (expert parallelism)."
 )
+dp = click.option(
+    "--dp", "-dp", "--data-parallel-size", metavar="N", default="1", show_default=True, help="Data-parallel replicas."
+)
 engine = click.option(
     "--engine",
     metavar="NAME[@VERSION]",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.cli import options
+from mlload.cli.engine_options import engine_options, request_from
 from mlload.cli.output import Output
 
 EXAMPLES = """\b
-mlload validate ./llama-70b --tp 8 --gpu h100
+mlload validate ./llama-70b --tp 8 --gpu h100 --max-model-len 32k
 mlload validate ./llama-70b --tp 1,2,4,8 --pp 2
 mlload validate model-a model-b --tp 4 --format json --output report.json
 """
@@ -22,10 +24,15 @@ mlload validate model-a model-b --tp 4 --format json --output report.json
 @options.tp
 @options.pp
 @options.ep
-@click.option("--gpu", metavar="NAME", help="Such as h100, or a compute capability: cc:9.0.")
+@options.dp
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="Such as h100, cc:9.0 (a compute capability), cc:9.0,mem:80, or local; one row a generation without it.",
+)
+@engine_options
 @options.engine
 @options.assume_quant
-@click.option("--trust-remote-code", is_flag=True, help="Judge as if the engine may run the checkpoint's own code.")
 @options.revision
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
 @click.option("--allow-unknown", is_flag=True, help="Exit 0 where something could not be judged.")
@@ -39,19 +46,21 @@ mlload validate model-a model-b --tp 4 --format json --output report.json
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     sources: tuple[str, ...],
     tp: str | None,
     pp: str,
     ep: bool,
+    dp: str,
     gpu: str | None,
     engine: str,
     assume_quant: str | None,
-    trust_remote_code: bool,
     revision: str | None,
     strict: bool,
     allow_unknown: bool,
     form: str,
     output: Path | None,
+    **asked: Any,
 ) -> None:
     """Whether an engine will start it, and every reason why not.
 
@@ -64,8 +73,9 @@ def command(
 
     options.answer_once(ctx)
     out: Output = ctx.obj
+    replicas = options.one_size(dp, "--dp")
     meshes = tuple(
-        Mesh(tp=tensor, pp=stages, ep=ep)
+        Mesh(tp=tensor, pp=stages, ep=ep, dp=replicas)
         for stages in options.sizes(pp, "--pp")
         for tensor in options.sizes("1" if tp is None else tp, "--tp")
     )
@@ -73,7 +83,7 @@ def command(
         meshes=meshes,
         profile=load(*parse_engine(engine)),
         gpu=None if gpu is None else find(gpu),
-        trust_remote_code=trust_remote_code,
+        asked=request_from(asked),
         assume_quant=assume_quant,
     )
     named = sources or (options.source_or_here(None, "validate"),)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlload.cli.validate_result import Entry, ValidateResult, serve_command
-from mlload.plan.mesh import Mesh
+from mlload.cli.generations import Generation
+from mlload.cli.validate_result import Entry, ValidateResult, WorkingSize, serve_command
+from mlload.plan.memory import MemoryAnswer
 
 SCHEMA_VERSION = 1
 
@@ -16,7 +17,7 @@ def document(result: ValidateResult) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "command": "validate",
         "engine": {"name": profile.engine, "version": profile.version, "assumed": dict(profile.assumed)},
-        "not_judged": ["--gpu: its memory"] if fits(result) == "unknown" else [],
+        "not_judged": [],
         "results": [entry_json(entry, result) for entry in result.entries],
     }
 
@@ -32,24 +33,66 @@ def entry_json(entry: Entry, result: ValidateResult) -> dict[str, Any]:
         "gpu": None if result.question.gpu is None else result.question.gpu.key,
         "starts": entry.verdict.starts,
         "verdict": entry.verdict.verdict,
-        "fits": fits(result),
+        "fits": entry.verdict.fits,
         "unknowns": [unknown._asdict() for unknown in entry.verdict.unknowns],
-        "sizes_that_work": [size(mesh) for mesh in entry.sizes_that_work],
+        "sizes_that_work": [size(found) for found in entry.sizes_that_work],
         "findings": [finding.as_json() for finding in entry.verdict.findings],
         "ranks": [] if entry.plan is None else ranks(entry),
         "kernels": [choice.as_json() for choice in entry.verdict.kernels],
         "serve": serve_command(entry, result.question),
+        "judged_for": judged_for(result),
+        "generations": [generation(row) for row in entry.generations],
+        "memory": None if entry.verdict.memory is None else memory(entry.verdict.memory),
     }
 
 
-def fits(result: ValidateResult) -> str | None:
-    """Memory is not judged yet: null without a memory size, as promised, and "unknown" with one."""
-    gpu = result.question.gpu
-    return None if gpu is None or gpu.memory_gib is None else "unknown"
+def judged_for(result: ValidateResult) -> str | None:
+    """The compute capability that starts, verdict and kernels are for."""
+    capability = result.question.capability
+    return None if capability is None else f"cc:{capability[0]}.{capability[1]}"
 
 
-def size(mesh: Mesh) -> dict[str, Any]:
-    return {"tp": mesh.tp, "pp": mesh.pp, "ep": mesh.ep, "dp": mesh.dp, "fits": None, "max_model_len": None}
+def generation(row: Generation) -> dict[str, Any]:
+    assert row.gpu.capability is not None
+    return {
+        "gpu": row.gpu.key,
+        "capability": ".".join(map(str, row.gpu.capability)),
+        "starts": row.starts,
+        "verdict": row.verdict,
+        "codes": list(row.codes),
+    }
+
+
+def memory(answer: MemoryAnswer) -> dict[str, Any]:
+    """Figures of the rank that decides; pairs are "at least" and "at most"."""
+    return {
+        "budget_bytes": answer.settings.budget,
+        "gpu_memory_utilization": answer.settings.utilization,
+        "max_num_seqs": answer.settings.max_num_seqs,
+        "max_num_batched_tokens": answer.settings.max_num_batched_tokens,
+        "peak_rank": answer.peak.rank,
+        "buffer_bytes": answer.peak.buffer_bytes,
+        "beside_bytes": list(answer.peak.beside),
+        "cache_bytes": list(answer.peak.cache),
+        "block_size": answer.cache.block_size,
+        "block_bytes": answer.peak.block_bytes,
+        "request_tokens": answer.request,
+        "tokens": list(answer.tokens),
+        "concurrency": [round(share, 2) for share in answer.concurrency],
+        "max_model_len": answer.max_model_len,
+    }
+
+
+def size(found: WorkingSize) -> dict[str, Any]:
+    mesh = found.mesh
+    return {
+        "tp": mesh.tp,
+        "pp": mesh.pp,
+        "ep": mesh.ep,
+        "dp": mesh.dp,
+        "fits": found.fits,
+        "max_model_len": found.max_model_len,
+    }
 
 
 def ranks(entry: Entry) -> list[dict[str, Any]]:

@@ -4,32 +4,45 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.progress import stderr_progress
+from mlload.cli.generations import Generation, by_generation
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import Model, read_model
-from mlload.plan.plan import Plan, make_plan, sizes_that_work
+from mlload.plan.plan import Plan, make_plan, sound_plans
 from mlload.plan.unknowns import Unknown
 from mlload.profiles import Profile
-from mlload.profiles.gpus import Gpu
+from mlload.profiles.gpus import Gpu, judged_by_default
 from mlload.validators.context import Request
-from mlload.validators.verdict import Verdict, at_every_size, combine, judge, kernels_of
+from mlload.validators.memory import memory_of
+from mlload.validators.verdict import Fits, Verdict, at_every_size, combine, fits_of, judge, kernels_of
+
+
+class WorkingSize(NamedTuple):
+    """A mesh that would start; fits and max_model_len as in `Verdict` and `MemoryAnswer`, None without memory."""
+
+    mesh: Mesh
+    fits: Fits | None = None
+    max_model_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One source at one mesh. `model` and `plan` are None where there was nothing to plan by; the verdict
-    then says why. `sizes_that_work` are meshes that would start, smallest first."""
+    then says why. `sizes_that_work` are meshes that would start, smallest first; `generations` are there when no
+    GPU was named."""
 
     source: str
     mesh: Mesh
     model: Model | None
     plan: Plan | None
     verdict: Verdict
-    sizes_that_work: tuple[Mesh, ...]
+    sizes_that_work: tuple[WorkingSize, ...]
+    generations: tuple[Generation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +52,30 @@ class Question:
     meshes: tuple[Mesh, ...]
     profile: Profile
     gpu: Gpu | None = None
-    trust_remote_code: bool = False
+    asked: Request = field(default_factory=Request)
     assume_quant: str | None = None
 
     @property
+    def judged(self) -> Gpu | None:
+        """The GPU that the verdict is for: the one named, else one that most people rent, without its memory."""
+        if self.gpu is not None or self.profile.engine != "vllm":
+            return self.gpu
+        return judged_by_default()
+
+    @property
     def request(self) -> Request:
-        gpu = self.gpu
-        return Request(
+        """As asked, with the GPU."""
+        gpu = self.judged
+        return replace(
+            self.asked,
             capability=None if gpu is None or gpu.capability is None else ".".join(map(str, gpu.capability)),
             gpu=None if gpu is None else gpu.key,
             memory_gib=None if gpu is None else gpu.memory_gib,
-            trust_remote_code=self.trust_remote_code,
         )
 
     @property
     def capability(self) -> tuple[int, int] | None:
-        return None if self.gpu is None else self.gpu.capability
+        return None if self.judged is None else self.judged.capability
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +115,13 @@ def judge_checkpoint(checkpoint: Checkpoint, question: Question) -> list[Entry]:
         if error.exit_code == 2:
             raise
         return unreadable(checkpoint.label, question, error, checkpoint)
+    request = question.request
     entries = []
     for mesh in question.meshes:
         plan = plan_at(model, question, mesh)
-        entries.append(Entry(checkpoint.label, mesh, model, plan, judge(plan, question.request), ()))
+        verdict = judge(plan, request)
+        rows = by_generation(plan, request, verdict) if question.gpu is None and plan.capability is not None else ()
+        entries.append(Entry(checkpoint.label, mesh, model, plan, verdict, (), rows))
     works = sizes(model, question, entries)
     return [replace(entry, sizes_that_work=works) for entry in entries]
 
@@ -109,38 +133,106 @@ def unreadable(label: str, question: Question, error: MlloadError, checkpoint: C
     return [Entry(label, mesh, None, None, verdict, ()) for mesh in question.meshes]
 
 
-def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[Mesh, ...]:
+def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[WorkingSize, ...]:
     """Meshes that would start; none where something that no size changes forbids every one."""
-    plan = entries[0].plan
-    if plan is None or any(at_every_size(plan, question.request)):
+    plan, request = entries[0].plan, question.request
+    if plan is None or any(at_every_size(plan, request)):
         return ()
-    found = sizes_that_work(model, question.profile, capability=question.capability)
-    if question.capability is None:
-        return found
-    return tuple(
-        mesh for mesh in found if not any(kernel.refusals for kernel in kernels_of(plan_at(model, question, mesh)))
-    )
+    found = []
+    for other in sound_plans(
+        model,
+        profile_at(model, question),
+        dp=entries[0].mesh.dp,
+        dtype=request.dtype,
+        capability=question.capability,
+        kv_dtype=request.kv_cache_dtype,
+    ):
+        if not any(kernel.refusals for kernel in kernels_of(other)):
+            memory = memory_of(other, request)
+            longest = None if memory is None else memory.max_model_len
+            found.append(WorkingSize(other.mesh, fits_of(other, request, memory), longest))
+    return tuple(found)
 
 
 def plan_at(model: Model, question: Question, mesh: Mesh) -> Plan:
-    return make_plan(model, question.profile, mesh, capability=question.capability)
+    request = question.request
+    return make_plan(
+        model,
+        profile_at(model, question),
+        mesh,
+        dtype=request.dtype,
+        capability=question.capability,
+        kv_dtype=request.kv_cache_dtype,
+    )
+
+
+def profile_at(model: Model, question: Question) -> Profile:
+    """The profile with the mode of the towers that was asked for; a class that cannot replicate them keeps cutting."""
+    mode, profile = question.asked.tower_mode, question.profile
+    if mode is None or mode == profile.tower_mode:
+        return profile
+    if mode == "data" and not any(profile.tower_can_replicate(name) for name in model.config.architectures):
+        return profile
+    return replace(profile, facts={**profile.facts, "mm_encoder_tp_mode": {"value": mode, "source": "asked"}})
 
 
 def serve_command(entry: Entry, question: Question) -> str | None:
     """The line that would start these files: as asked where that works, else at the nearest size that does."""
     good = entry.verdict.starts and entry.verdict.verdict != "fail"
-    meshes: Sequence[Mesh] = (entry.mesh,) if good else entry.sizes_that_work
-    if not meshes or (entry.verdict.starts is None and not entry.sizes_that_work):
-        return None
+    length = None
+    if good:
+        mesh = entry.mesh
+    else:
+        found = nearest(entry)
+        if found is None:
+            return None
+        mesh = found.mesh
+        if found.fits == "no":
+            length = found.max_model_len
+    return shlex.join(["vllm", "serve", entry.source, *serve_flags(mesh, question, length)])
+
+
+def nearest(entry: Entry) -> WorkingSize | None:
+    """Of the sizes that work the one most like what was asked: one that fits before one that does not, as many GPUs
+    or fewer before more. One that fits no request at all is none."""
+    sizes = [size for size in entry.sizes_that_work if size.fits != "no" or size.max_model_len]
     world = entry.mesh.tp * entry.mesh.pp
-    mesh = min(meshes, key=lambda mesh: (mesh.tp * mesh.pp > world, abs(world - mesh.tp * mesh.pp), mesh.pp))
-    words = ["vllm", "serve", entry.source]
-    if mesh.tp > 1:
-        words += ["--tensor-parallel-size", str(mesh.tp)]
-    if mesh.pp > 1:
-        words += ["--pipeline-parallel-size", str(mesh.pp)]
-    if mesh.ep:
-        words.append("--enable-expert-parallel")
-    if question.trust_remote_code:
-        words.append("--trust-remote-code")
-    return shlex.join(words)
+    return min(
+        sizes,
+        key=lambda size: (
+            size.fits == "no",
+            size.mesh.tp * size.mesh.pp > world,
+            abs(world - size.mesh.tp * size.mesh.pp),
+            size.mesh.pp,
+        ),
+        default=None,
+    )
+
+
+def serve_flags(mesh: Mesh, question: Question, length: int | None = None) -> list[str]:
+    """The engine's own flags for a mesh and what was asked, but for a dtype that it would choose anyway."""
+    asked = question.asked
+    if length is None:
+        length = asked.max_model_len
+    pairs = (
+        ("--tensor-parallel-size", mesh.tp if mesh.tp > 1 else None),
+        ("--pipeline-parallel-size", mesh.pp if mesh.pp > 1 else None),
+        ("--data-parallel-size", mesh.dp if mesh.dp > 1 else None),
+        ("--enable-expert-parallel", mesh.ep),
+        ("--dtype", asked.dtype if asked.dtype != "auto" else None),
+        ("--quantization", asked.quantization),
+        ("--kv-cache-dtype", asked.kv_cache_dtype if asked.kv_cache_dtype != "auto" else None),
+        ("--max-model-len", length),
+        ("--max-num-seqs", asked.max_num_seqs),
+        ("--max-num-batched-tokens", asked.max_num_batched_tokens),
+        ("--gpu-memory-utilization", asked.gpu_memory_utilization),
+        ("--enforce-eager", asked.enforce_eager),
+        ("--load-format", asked.load_format if asked.load_format != "auto" else None),
+        ("--mm-encoder-tp-mode", asked.tower_mode),
+        ("--trust-remote-code", asked.trust_remote_code),
+    )
+    words: list[str] = []
+    for flag, value in pairs:
+        if value is not None and value is not False:
+            words += [flag] if value is True else [flag, str(value)]
+    return words

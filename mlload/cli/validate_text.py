@@ -62,6 +62,7 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
         yield ""
         yield from sizes_table(entries)
     elif len(entries) == 1:
+        yield from generations_table(entries)
         yield from kernels(entries[0], width)
     yield ""
 
@@ -80,7 +81,10 @@ def heading(entry: Entry, width: int) -> Iterator[Line]:
 
 def asked(meshes: Sequence[Mesh], result: ValidateResult, width: int) -> Iterator[Line]:
     """ "vLLM 0.33.0, tp 8 on cc:9.0", and which optional extras of the engine count as installed."""
-    where = f" on {result.question.gpu.name}" if result.question.gpu else ""
+    gpu, judged = result.question.gpu, result.question.capability
+    where = f" on {gpu.name}" if gpu else ""
+    if gpu is None and judged is not None:
+        where = f" on compute capability {judged[0]}.{judged[1]} (no --gpu was named; memory is not judged)"
     yield from wrap(f"{engine_label(result)}, {labels(meshes)}{where}", width)
     assumed = result.question.profile.assumed
     if assumed:
@@ -108,8 +112,11 @@ def answer(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iter
     engine = engine_label(result).split(" ")[0]
     if worst == "fail":
         refused = [entry.mesh for entry in some if entry.verdict.starts is False]
-        wrong = [entry.mesh for entry in some if entry.verdict.starts is not False]
+        others = [entry for entry in some if entry.verdict.starts is not False]
+        wrong = [entry.mesh for entry in others if is_wrong(entry)]
+        full = [entry.mesh for entry in others if not is_wrong(entry)]
         said = [f"{engine} would refuse to start at {labels(refused)}"] if refused else []
+        said += [f"it does not fit at {labels(full)}"] if full else []
         said += [f"{engine} starts at {labels(wrong)}, but its answers would be wrong"] if wrong else []
         text = "; ".join(said)
         fine = [entry.mesh for entry in entries if entry.verdict.verdict in ("ok", "warn")]
@@ -122,6 +129,11 @@ def answer(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iter
     first, *rest = wrap(text, width, " " * (len(name) + 2))
     yield [Span(name, style), first[len(name) :]]
     yield from rest
+
+
+def is_wrong(entry: Entry) -> bool:
+    """Something other than memory is at fault."""
+    return any(f.severity == "error" and f.question != "fits" for f in entry.verdict.findings)
 
 
 def grouped(entries: Sequence[Entry]) -> list[tuple[Finding, list[Mesh]]]:
@@ -144,7 +156,17 @@ def codes(entry: Entry) -> str:
 
 
 def starts_cell(entry: Entry) -> Span:
-    return {True: Span("yes", "good"), False: Span("no", "bad"), None: Span("unknown", "warn")}[entry.verdict.starts]
+    return starts_span(entry.verdict.starts)
+
+
+def starts_span(starts: bool | None) -> Span:
+    return {True: Span("yes", "good"), False: Span("no", "bad"), None: Span("unknown", "warn")}[starts]
+
+
+def fits_cell(entry: Entry) -> Span:
+    styles: dict[str, Style] = {"yes": "good", "tight": "warn", "no": "bad", "unknown": "warn"}
+    word = entry.verdict.fits
+    return Span("-") if word is None or entry.verdict.starts is False else Span(word, styles[word])
 
 
 def largest_rank(entry: Entry) -> int | None:
@@ -159,23 +181,54 @@ def sizes_table(entries: Sequence[Entry]) -> Iterator[Line]:
     found = [largest_rank(entry) for entry in entries]
     unit = unit_for(max((nbytes for nbytes in found if nbytes is not None), default=0))
     figures = column(found, unit)
-    rows: list[list[Cell]] = [
-        [Span(word, "bold") for word in ("size", "starts", f"{unit} per rank" if any(found) else "per rank", "why")]
-    ]
+    judged = any(entry.verdict.fits is not None for entry in entries)
+    titles = ["size", "starts", f"{unit} per rank" if any(found) else "per rank", *(["fits"] if judged else []), "why"]
+    rows: list[list[Cell]] = [[Span(word, "bold") for word in titles]]
     for entry, figure in zip(entries, figures, strict=True):
-        rows.append([entry.mesh.label(), starts_cell(entry), figure, codes(entry)])
-    yield from table(rows, right=[False, False, True, False], gap=3)
+        fits = [fits_cell(entry)] if judged else []
+        rows.append([entry.mesh.label(), starts_cell(entry), figure, *fits, codes(entry)])
+    yield from table(rows, right=[title.endswith("per rank") for title in titles], gap=3)
 
 
 def memory(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
-    """What the largest rank of a single size holds, and that nobody has compared it with the GPU yet."""
-    gpu = result.question.gpu
-    nbytes = largest_rank(entries[0]) if len(entries) == 1 else None
-    texts = [f"{size(nbytes)} of weights on the largest rank"] if nbytes is not None else []
-    if gpu is not None and gpu.memory_gib is not None:
-        texts.append(f"whether that and the KV cache fit {gpu.memory_gib:.1f} GiB is not judged yet")
-    if texts:
-        yield from wrap("; ".join(texts), width)
+    """What the largest rank of a single size holds, and what that leaves for the cache of the GPU that was named."""
+    if len(entries) != 1:
+        return
+    entry = entries[0]
+    nbytes, answer = largest_rank(entry), entry.verdict.memory
+    if nbytes is None:
+        return
+    texts = [f"{size(nbytes)} of weights on the largest rank"]
+    if answer is not None:
+        low, high = answer.peak.beside
+        texts.append(
+            f"of {size(answer.settings.budget)} ({answer.settings.utilization:g} of the GPU), {size(low)} to "
+            f"{size(high)} go beside them"
+        )
+    yield from wrap("; ".join(texts), width)
+    if answer is not None and answer.concurrency[1] > 0:
+        low, high = answer.tokens
+        few, many = answer.concurrency
+        text = f"the KV cache holds {low:,} to {high:,} tokens: {few:.1f} to {many:.1f} requests of {answer.request:,}"
+        if answer.max_model_len is not None and answer.max_model_len < answer.request:
+            text += f"; one of up to {answer.max_model_len:,} surely fits" if low else ""
+        yield from wrap(text, width)
+    if entry.verdict.fits == "unknown":
+        yield from wrap("whether it fits could not be judged", width)
+
+
+def generations_table(entries: Sequence[Entry]) -> Iterator[Line]:
+    """One row a GPU generation, where none was named and one size was asked."""
+    rows = entries[0].generations if len(entries) == 1 else ()
+    if not rows:
+        return
+    yield ""
+    cells_: list[list[Cell]] = [[Span(word, "bold") for word in ("GPU", "capability", "starts", "why")]]
+    for row in rows:
+        assert row.gpu.capability is not None
+        capability = ".".join(map(str, row.gpu.capability))
+        cells_.append([row.gpu.name, capability, starts_span(row.starts), " ".join(row.codes) or "-"])
+    yield from table(cells_, gap=3)
 
 
 def kernels(entry: Entry, width: int) -> Iterator[Line]:

@@ -152,25 +152,51 @@ def sizes_that_work(
 ) -> tuple[Mesh, ...]:
     """Meshes without an error, smallest first: tensor parallel with one stage, with and without expert
     parallelism, then the same with more stages."""
+    return tuple(plan.mesh for plan in sound_plans(model, profile, tp=tp, pp=pp, dtype=dtype, capability=capability))
+
+
+def sound_plans(
+    model: Model,
+    profile: Profile,
+    *,
+    tp: Iterable[int] = TENSOR_SIZES,
+    pp: Iterable[int] = STAGE_SIZES,
+    dp: int = 1,
+    dtype: str = "auto",
+    capability: Capability | None = None,
+    kv_dtype: str = "auto",
+) -> Iterator[Plan]:
+    """The plans of `sizes_that_work`, one after the other."""
     routed = any(param.expert_total for param in model.params)
-    found: list[Mesh] = []
     for stages in pp:
         if stages > max(model.config.layers, 1):
             continue
         for size in tp:
-            for ep in (False, True) if routed and size > 1 else (False,):
-                mesh = Mesh(tp=size, pp=stages, ep=ep)
-                if _sound(_plan(model, profile, mesh, dtype, capability, "auto")):
-                    found.append(mesh)
-    return tuple(found)
+            for ep in (False, True) if routed and size * dp > 1 else (False,):
+                plan = _plan(model, profile, Mesh(tp=size, pp=stages, ep=ep, dp=dp), dtype, capability, kv_dtype)
+                if _sound(plan):
+                    yield plan
+
+
+def on_gpu(plan: Plan, capability: Capability | None, *, dtype: str = "auto", kv_dtype: str = "auto") -> Plan:
+    """The same plan for another GPU, without hints; dtype and kv_dtype as they were asked for."""
+    return _plan(plan.model, plan.profile, plan.mesh, dtype, capability, kv_dtype, plan.view)
 
 
 def _sound(plan: Plan) -> bool:
     return all(finding.severity != "error" for finding in plan.violations)
 
 
-def _plan(model: Model, profile: Profile, mesh: Mesh, dtype: str, capability: Capability | None, kv_dtype: str) -> Plan:
-    view = EngineView.of(model, profile, mesh)
+def _plan(
+    model: Model,
+    profile: Profile,
+    mesh: Mesh,
+    dtype: str,
+    capability: Capability | None,
+    kv_dtype: str,
+    view: EngineView | None = None,
+) -> Plan:
+    view = EngineView.of(model, profile, mesh) if view is None else view
     resolved = resolve_dtype(
         model.dtype,
         dtype,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -58,9 +58,20 @@ def generations() -> tuple[Gpu, ...]:
     return tuple(known[key] for key in _data()["generations"])
 
 
+def judged_by_default() -> Gpu:
+    """Whose capability a verdict is for when no GPU was named: the newest generation that most people rent. Nothing
+    is said about its memory."""
+    gpu = catalogue()[_data()["judged_by_default"]]
+    return replace(gpu, memory_gib=None, bandwidth_gbs=None)
+
+
 def find(text: str) -> Gpu:
-    """ "h100", "H100-80GB", "A100 40GB", "rtx 4090", "cc:9.0", "cc:9.0,mem:80" (GiB)."""
+    """ "h100", "H100-80GB", "A100 40GB", "rtx 4090", "cc:9.0", "cc:9.0,mem:80" (GiB), "local" (asks the driver)."""
     key = text.strip().lower()
+    if key == "local":
+        from mlload.profiles.local_gpu import local_gpu
+
+        return local_gpu()
     if key.startswith(("cc:", "mem:")):
         return _from_numbers(key)
     key = key.removeprefix("nvidia").removeprefix("amd").strip().replace("_", "-").replace("geforce", "").strip()

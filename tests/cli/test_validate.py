@@ -131,14 +131,25 @@ def test_starting_and_being_right_are_two_questions(
     assert (verdict.starts, verdict.verdict) == (starts, word)
 
 
-def test_memory_is_not_judged_and_says_so(mlload: Run, llama: Path) -> None:
-    shown = validated(mlload, llama, "--gpu", "h100", code=0)
-    assert shown["results"][0]["fits"] == "unknown" and shown["not_judged"]
-    assert "is not judged yet" in mlload("validate", llama, "--gpu", "h100").stdout
+def test_memory_is_judged_where_its_size_is_named(mlload: Run, llama: Path) -> None:
+    assert validated(mlload, llama, "--gpu", "cc:9.0", code=0)["results"][0]["fits"] is None
+    (result,) = validated(mlload, llama, "--gpu", "h100", code=0)["results"]
+    assert result["fits"] == "yes" and result["memory"]["budget_bytes"] == int(int(79.2 * 2**30) * 0.92)
+    assert {size["fits"] for size in result["sizes_that_work"]} == {"yes"}
+    assert "the KV cache holds" in mlload("validate", llama, "--gpu", "h100").stdout
 
 
-def test_kernels_need_a_gpu(mlload: Run, llama: Path) -> None:
-    assert validated(mlload, llama, code=0)["results"][0]["kernels"] == []
+def test_without_a_gpu_there_is_a_row_a_generation(mlload: Run, llama: Path) -> None:
+    (result,) = validated(mlload, llama, code=0)["results"]
+    assert (result["gpu"], result["judged_for"], result["memory"]) == (None, "cc:9.0", None)
+    assert [row["capability"] for row in result["generations"]] == ["7.5", "8.0", "8.9", "9.0", "10.0"]
+    assert {row["starts"] for row in result["generations"]} == {True}
+    shown = mlload("validate", llama).stdout
+    assert all(name in shown for name in ("T4", "A100", "L40S", "H100", "B200"))
+
+
+def test_kernels_are_those_of_the_gpu_that_is_judged(mlload: Run, llama: Path) -> None:
+    assert validated(mlload, llama, code=0)["results"][0]["kernels"]
     kernels = validated(mlload, llama, "--tp", "2", "--gpu", "cc:9.0", code=0)["results"][0]["kernels"]
     shapes = {kernel["layers"]: kernel["shape"] for kernel in kernels}
     assert shapes["QKVParallelLinear[qkv_proj]"] == [(6 + 2 + 2) * 16 // 2, 96]
