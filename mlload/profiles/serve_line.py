@@ -109,7 +109,7 @@ def read_line(words: Sequence[str], table: FlagTable) -> ServeLine:
     inner = next((word for word in words if "vllm" in word and " " in word and word != words[0]), None)
     if inner is not None and "-c" in words:  # bash -c "vllm serve ..."
         return read_line([inner], table)
-    start, command = _start(words)
+    start = _start(words)
     before = tuple(words[:start])
     read = read_words(words[start:], table)
     variables = tuple((name, value) for name, _, value in _variables(before) if name.startswith("VLLM_"))
@@ -118,26 +118,26 @@ def read_line(words: Sequence[str], table: FlagTable) -> ServeLine:
     return ServeLine(
         before=before,
         model=model,
-        source=None if model is None else _outside(model, before if command == "docker" else ()),
+        source=None if model is None else _outside(model, before),
         given=read.given,
         variables=variables,
         findings=read.findings,
     )
 
 
-def _start(words: Sequence[str]) -> tuple[int, str]:
-    """Where the server's own words begin, and what starts it."""
+def _start(words: Sequence[str]) -> int:
+    """Where the server's own words begin."""
     for at, word in enumerate(words):
         if word == "serve" and at and os.path.basename(words[at - 1]) == "vllm":
-            return at + 1, "vllm"
+            return at + 1
         if SERVER.fullmatch(word) and at and words[at - 1] == "-m":
-            return at + 1, "python"
+            return at + 1
     image = _image(words)
     if image is not None:
         rest = words[image + 1 :]
-        return image + 1 + (2 if rest[:2] == ["vllm", "serve"] else 1 if rest[:1] == ["serve"] else 0), "docker"
+        return image + 1 + (1 if rest[:1] == ["serve"] else 0)
     if words and words[0] == "serve":
-        return 1, "vllm"
+        return 1
     raise MlloadError(
         "no server is started by the command after --",
         hint="mlload validate -- vllm serve MODEL --tensor-parallel-size 8",
