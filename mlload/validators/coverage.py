@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mlload.plan.bound import BoundParam
-from mlload.plan.params import ParamSpec
 from mlload.quant.formats import registry
 from mlload.quant.formats.fields import mapping, strings
 from mlload.quant.spec import Scheme
@@ -80,11 +79,12 @@ def stored_quantized(context: Context, declared: Declared) -> Iterator[Disagreem
                 yield Disagreement(param, tuple(found), None)
 
 
-def module_at(spec: ParamSpec, layer: int, path: str | None = None) -> str:
+def module_at(param: BoundParam, layer: int, path: str | None = None) -> str:
     """A module of a family (of its first expert); layer -1 outside the layers."""
-    path = spec.module if path is None else path
+    path = param.spec.module if path is None else path
     path = path if layer < 0 else path.replace("{layer}", str(layer))
-    return path.replace("{expert}", "0") if "{expert}" in path else path
+    experts = param.experts
+    return path if experts is None else path.replace("{expert}", str(experts[0]))
 
 
 def packed(scheme: Scheme) -> bool:
@@ -108,5 +108,5 @@ def _each(param: BoundParam, declared: Declared) -> Iterator[tuple[int, Scheme |
     """(layer, the config's answer for the module, and for the engine's fused one, whose name lists may use too)"""
     spec = param.spec
     for layer in (-1,) if spec.layers is None else spec.layers:
-        ours = declared(module_at(spec, layer))
-        yield layer, ours, declared(module_at(spec, layer, spec.engine)) if spec.engine else ours
+        ours = declared(module_at(param, layer))
+        yield layer, ours, declared(module_at(param, layer, spec.engine)) if spec.engine else ours

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from mlload.checkpoint.finding import Finding, Hint
 from mlload.plan.bound import BoundParam
 from mlload.plan.engine_layers import PlannedLayer
-from mlload.plan.fold import fold_path
+from mlload.plan.fold import fold_numbers, fold_path
 from mlload.quant.spec import Scheme
 from mlload.validators.context import Context
 from mlload.validators.coverage import (
@@ -21,6 +21,8 @@ from mlload.validators.coverage import (
 )
 from mlload.validators.rules import rule
 
+RENAME = Hint("blocks kept from an fp8 checkpoint have their scales as weight_scale_inv: rename weight_scale to that")
+
 
 @rule("NM001", "plain weight that nothing excludes")
 def plain_weights(context: Context) -> Iterator[Finding]:
@@ -32,7 +34,11 @@ def plain_weights(context: Context) -> Iterator[Finding]:
     declared = declared_schemes(context)
     if declared is None:
         return
-    for (towers, question), members in _by_effect(stored_plain(context, declared)).items():
+    told = {(part.spec.module, part.spec.layers) for layer in _partly_plain(context) for part in layer.params}
+    found = (
+        one for one in stored_plain(context, declared) if (one.param.spec.module, one.param.spec.layers) not in told
+    )
+    for (towers, question), members in _by_effect(found).items():
         modules = _places(members)
         where = context.model.quant.declared_in if context.model.quant else "config.json"
         count = sum(len(one.layers) for one in members)
@@ -72,7 +78,10 @@ def excluded_weights(context: Context) -> Iterator[Finding]:
             f"{count} linear{'s are' if count > 1 else ' is'} stored quantized, and the config leaves "
             f"{'them' if count > 1 else 'it'} unquantized: the engine has no place for the packed tensors",
             {"modules": modules, "count": count},
-            (Hint("take them out of the ignore list, or add them to the targets"),),
+            (
+                *((RENAME,) if any(_kept_blocks(context, one.param) for one in members) else ()),
+                Hint("take them out of the ignore list, or add them to the targets"),
+            ),
         )
 
 
@@ -81,21 +90,18 @@ def partly_quantized(context: Context) -> Iterator[Finding]:
     """The engine fuses q, k and v, or gate and up, into one layer with one method. Some of the parts are quantized and
     some are not. vLLM stops: "all shards of fused layers" must have the same precision. Leave out all parts or none."""
     declared = declared_schemes(context)
-    for layer in _fused(context):
-        schemes = {part.spec.module: part.scheme for part in layer.params}
-        if not layer.mixed or None not in schemes.values():
-            continue
+    for layer in _partly_plain(context):
         plain = [part for part in layer.params if part.scheme is None]
-        scheme = next(s for s in schemes.values() if s is not None)
+        rest = [part for part in layer.params if part.scheme is not None]
+        scheme = next(part.scheme for part in rest if part.scheme is not None)
         listed = declared is not None and any(declared(_first(part)) is None for part in plain)
         yield Finding(
             "NM003",
             "error",
             "starts" if listed or packed(scheme) else "right",
             layer.where,
-            f"{_names(plain)} {'are' if len(plain) > 1 else 'is'} stored plain and "
-            f"{_names([part for part in layer.params if part.scheme is not None])} with {scheme.bits} bits: "
-            f"{layer.label} is one layer with one precision",
+            f"{_names(plain)} stored plain, {_names(rest)} with {scheme.bits} bits: {layer.label} is one layer, of one "
+            "precision",
             {"plain": [part.spec.module for part in plain], "bits": scheme.bits},
             (Hint("quantize all parts or none of them", needs="original weights"),),
         )
@@ -111,7 +117,10 @@ def differently_quantized(context: Context) -> Iterator[Finding]:
         if not layer.mixed or len(schemes) < 2:
             continue
         what, values = _difference(sorted(schemes, key=repr))
-        told = ", ".join(f"{_names([part])} {_value(part.scheme, what)}" for part in layer.params if part.scheme)
+        told = ", ".join(
+            f"{_names([part for part in layer.params if part.scheme and getattr(part.scheme, what) == value])} {value}"
+            for value in values
+        )
         yield Finding(
             "NM004",
             "error",
@@ -121,6 +130,19 @@ def differently_quantized(context: Context) -> Iterator[Finding]:
             {"what": what, "values": values},
             (Hint("quantize all parts of a fused layer alike", needs="original weights"),),
         )
+
+
+def _kept_blocks(context: Context, param: BoundParam) -> bool:
+    """Layers with fp8 blocks that a quantizer kept from the original, under its own name for scales."""
+    scheme = param.scheme
+    quant = context.model.quant
+    blocks = scheme is not None and scheme.bits == 8 and scheme.block is not None
+    return (
+        blocks
+        and quant is not None
+        and quant.method != "fp8"
+        and any(t.suffix == ".weight_scale" for t in param.stored)
+    )
 
 
 def _by_effect(found: Iterator[Disagreement]) -> dict[tuple[bool, str], list[Disagreement]]:
@@ -133,11 +155,14 @@ def _by_effect(found: Iterator[Disagreement]) -> dict[tuple[bool, str], list[Dis
 
 
 def _places(members: Sequence[Disagreement]) -> list[str]:
-    return [fold_path(one.param.spec.module, [n for n in one.layers if n >= 0] or None) for one in members]
+    return [
+        fold_path(one.param.spec.module, [n for n in one.layers if n >= 0] or None, one.param.experts)
+        for one in members
+    ]
 
 
 def _named(members: Sequence[Disagreement]) -> list[str]:
-    names = [module_at(one.param.spec, layer) for one in members for layer in one.layers]
+    names = [module_at(one.param, layer) for one in members for layer in one.layers]
     return names if len(names) <= 3 else [*names[:2], f"... ({len(names)})"]
 
 
@@ -155,16 +180,22 @@ def _fused(context: Context) -> Iterator[PlannedLayer]:
             yield layer
 
 
-def _layer(param: BoundParam) -> int:
-    return -1 if param.spec.layers is None else param.spec.layers[0]
+def _partly_plain(context: Context) -> Iterator[PlannedLayer]:
+    """Fused layers of which some parts are quantized and some are not."""
+    for layer in _fused(context):
+        if layer.mixed and any(part.scheme is None for part in layer.params):
+            yield layer
 
 
 def _first(param: BoundParam) -> str:
-    return module_at(param.spec, _layer(param))
+    return module_at(param, -1 if param.spec.layers is None else param.spec.layers[0])
 
 
 def _names(parts: Sequence[BoundParam]) -> str:
-    return ", ".join(dict.fromkeys(part.spec.module.rpartition(".")[2] for part in parts))
+    """The parts' own names; for experts that differ from others of their layer, which ones they are."""
+    experts = parts[0].expert_ids
+    names = ", ".join(dict.fromkeys(part.spec.module.rpartition(".")[2] for part in parts))
+    return names if experts is None else f"{names} of experts {fold_numbers(experts)}"
 
 
 def _difference(schemes: Sequence[Scheme]) -> tuple[str, list[object]]:
@@ -174,7 +205,3 @@ def _difference(schemes: Sequence[Scheme]) -> tuple[str, list[object]]:
         if len(values) > 1:
             return what, values
     return "activation", list(dict.fromkeys(scheme.activation for scheme in schemes))
-
-
-def _value(scheme: Scheme | None, what: str) -> str:
-    return "plain" if scheme is None else str(getattr(scheme, what))

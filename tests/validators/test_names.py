@@ -186,6 +186,42 @@ def test_case_55_parts_of_other_widths() -> None:
     assert found.starts is False
 
 
+def test_experts_of_one_layer_are_one_fused_layer() -> None:
+    """One expert of eight plain, then with 8 bits: the engine has one method for all of them."""
+    plain = quantized(llama(QWEN3_MOE), w4a16, keep=lambda module: "layers.0.mlp.experts.3." in module)
+    found = verdict(QWEN3_MOE, plain, W4A16)
+    (finding,) = found.findings
+    assert finding.code == "NM003" and "experts 3 stored plain" in finding.message and found.starts is False
+    wide = verdict(QWEN3_MOE, quantized(plain, lambda n, k: w4a16(n, k, bits=8)), W4A16)
+    (finding,) = of(wide, "NM004")
+    assert finding.where == "model.layers.0.mlp.experts.routed_experts"
+    assert "experts 0-2,4-7 4" in finding.message and "experts 3 8" in finding.message
+
+
+def test_case_71_blocks_kept_under_quark() -> None:
+    """The attention keeps its fp8 blocks, the config excludes it, and its scales were renamed."""
+
+    def mxfp4(n: int, k: int) -> Tensors:
+        return {"weight": ("U8", (n, k // 2)), "weight_scale": ("U8", (n, k // 32))}
+
+    def kept(n: int, k: int) -> Tensors:
+        return {"weight": ("F8_E4M3", (n, k)), "weight_scale": ("F32", (n // 128, k // 128))}
+
+    group = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+    block = {
+        "quant_method": "quark",
+        "export": {"kv_cache_group": [], "pack_method": "reorder"},
+        "global_quant_config": {"weight": group, "input_tensors": {**group, "is_dynamic": True}},
+        "layer_quant_config": {},
+        "exclude": ["lm_head", "re:.*self_attn.*"],
+    }
+    tensors = quantized(llama(), mxfp4, keep=lambda module: "self_attn" in module)
+    assert verdict(LLAMA, tensors, block).findings == ()
+    found = verdict(LLAMA, quantized(tensors, kept), block)
+    (finding,) = of(found, "NM002")
+    assert "rename weight_scale" in finding.hints[0].what and found.starts is False
+
+
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize(("how", "block"), [(w4a16, W4A16), (fp8_block, FP8_BLOCK)], ids=["w4a16", "fp8"])
 def test_a_fused_layer_with_one_plain_part(how: Any, block: dict[str, Any], listed: bool) -> None:
@@ -194,7 +230,7 @@ def test_a_fused_layer_with_one_plain_part(how: Any, block: dict[str, Any], list
     whole = {**block, key: [*block.get(key, ()), *([part] if listed else [])]}
     found = verdict(LLAMA, quantized(llama(), how, keep=lambda module: module == part), whole)
     (finding,) = of(found, "NM003")
-    assert finding.where == "model.layers.0.mlp.gate_up_proj" and "up_proj is stored plain" in finding.message
+    assert finding.where == "model.layers.0.mlp.gate_up_proj" and "up_proj stored plain" in finding.message
     # A list that names one part of two is a ValueError; otherwise a plain part under fp8 is cast in silence.
     assert found.starts is (not listed and block is FP8_BLOCK) and found.verdict == "fail"
 
