@@ -17,26 +17,29 @@ def document(result: ValidateResult) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "command": "validate",
         "engine": {"name": profile.engine, "version": profile.version, "assumed": dict(profile.assumed)},
-        "not_judged": [],
+        "not_judged": list(result.not_judged),
         "results": [entry_json(entry, result) for entry in result.entries],
+        "upgrades": [found.as_json() for found in result.upgrades],
     }
 
 
 def entry_json(entry: Entry, result: ValidateResult) -> dict[str, Any]:
-    mesh = entry.mesh
+    mesh, gpu = entry.mesh, (entry.question or result.question).gpu
     return {
         "source": entry.source,
         "tp": mesh.tp,
         "pp": mesh.pp,
         "ep": mesh.ep,
         "dp": mesh.dp,
-        "gpu": None if result.question.gpu is None else result.question.gpu.key,
+        "gpu": None if gpu is None else gpu.key,
         "starts": entry.verdict.starts,
         "verdict": entry.verdict.verdict,
         "fits": entry.verdict.fits,
         "unknowns": [unknown._asdict() for unknown in entry.verdict.unknowns],
         "sizes_that_work": [size(found) for found in entry.sizes_that_work],
         "findings": [finding.as_json() for finding in entry.verdict.findings],
+        "waived": [{**waived.finding.as_json(), "waiver": waived.waiver.as_json()} for waived in entry.waived],
+        "ignored": entry.ignored,
         "ranks": [] if entry.plan is None else ranks(entry),
         "kernels": [choice.as_json() for choice in entry.verdict.kernels],
         "serve": serve_command(entry, result.question),

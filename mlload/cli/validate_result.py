@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
@@ -21,6 +21,11 @@ from mlload.validators.context import Request
 from mlload.validators.memory import memory_of
 from mlload.validators.verdict import Fits, Verdict, at_every_size, combine, fits_of, judge, kernels_of
 
+if TYPE_CHECKING:
+    from mlload.cli.validate_upgrade import Upgrade
+    from mlload.gate.waivers import Waived
+    from mlload.profiles.serve_line import ServeLine
+
 
 class WorkingSize(NamedTuple):
     """A mesh that would start; fits and max_model_len as in `Verdict` and `MemoryAnswer`, None without memory."""
@@ -34,7 +39,8 @@ class WorkingSize(NamedTuple):
 class Entry:
     """One source at one mesh. `model` and `plan` are None where there was nothing to plan by; the verdict
     then says why. `sizes_that_work` are meshes that would start, smallest first; `generations` are there when no
-    GPU was named."""
+    GPU was named. `question`: what was asked of this source, settings for it included; `waived`: findings that do
+    not count, and why; `ignored`: how many findings were left out by their codes."""
 
     source: str
     mesh: Mesh
@@ -43,17 +49,25 @@ class Entry:
     verdict: Verdict
     sizes_that_work: tuple[WorkingSize, ...]
     generations: tuple[Generation, ...] = ()
+    checkpoint: Checkpoint | None = None
+    question: Question | None = None
+    waived: tuple[Waived, ...] = ()
+    ignored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What was asked of every source, as typed."""
+    """What was asked of every source, as typed. `line`: the engine's own command, where one was given; `extra`: flags
+    of the engine that were given beside our options, and that nothing is judged by."""
 
     meshes: tuple[Mesh, ...]
     profile: Profile
     gpu: Gpu | None = None
     asked: Request = field(default_factory=Request)
     assume_quant: str | None = None
+    hf_overrides: dict[str, Any] = field(default_factory=dict)
+    line: ServeLine | None = None
+    extra: tuple[str, ...] = ()
 
     @property
     def judged(self) -> Gpu | None:
@@ -80,8 +94,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ValidateResult:
+    """`not_judged`: flags that were given and that nothing was judged by; `upgrades`: between the engines asked."""
+
     question: Question
     entries: tuple[Entry, ...]
+    not_judged: tuple[str, ...] = ()
+    upgrades: tuple[Upgrade, ...] = ()
 
     def exit_code(self, *, strict: bool = False, allow_unknown: bool = False) -> int:
         """1 when any verdict is fail (with strict, also for warnings), 3 when something that matters is unknown."""
@@ -100,7 +118,12 @@ def judge_source(source: str, question: Question, revision: str | None, *, alone
         if alone:
             raise
         return unreadable(source, question, error)
-    return judge_checkpoint(checkpoint, question)
+    if question.hf_overrides:
+        from mlload.profiles.hf_overrides import overridden
+
+        checkpoint = replace(checkpoint, config=overridden(checkpoint.config, question.hf_overrides))
+    found = judge_checkpoint(checkpoint, question)
+    return [replace(entry, checkpoint=checkpoint, question=question) for entry in found]
 
 
 def judge_checkpoint(checkpoint: Checkpoint, question: Question) -> list[Entry]:
@@ -146,6 +169,7 @@ def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[W
         dtype=request.dtype,
         capability=question.capability,
         kv_dtype=request.kv_cache_dtype,
+        quantization=request.quantization,
     ):
         if not any(kernel.refusals for kernel in kernels_of(other)):
             memory = memory_of(other, request)
@@ -163,6 +187,7 @@ def plan_at(model: Model, question: Question, mesh: Mesh) -> Plan:
         dtype=request.dtype,
         capability=question.capability,
         kv_dtype=request.kv_cache_dtype,
+        quantization=request.quantization,
     )
 
 
@@ -178,6 +203,7 @@ def profile_at(model: Model, question: Question) -> Profile:
 
 def serve_command(entry: Entry, question: Question) -> str | None:
     """The line that would start these files: as asked where that works, else at the nearest size that does."""
+    question = entry.question or question
     good = entry.verdict.starts and entry.verdict.verdict != "fail"
     length = None
     if good:
@@ -189,7 +215,10 @@ def serve_command(entry: Entry, question: Question) -> str | None:
         mesh = found.mesh
         if found.fits == "no":
             length = found.max_model_len
-    return shlex.join(["vllm", "serve", entry.source, *serve_flags(mesh, question, length)])
+    line = question.line
+    if line is not None and line.source in (None, entry.source):
+        return line.at(tp=mesh.tp, pp=mesh.pp, dp=mesh.dp, ep=mesh.ep, max_model_len=length)
+    return shlex.join(["vllm", "serve", entry.source, *serve_flags(mesh, question, length), *question.extra])
 
 
 def nearest(entry: Entry) -> WorkingSize | None:

@@ -46,8 +46,8 @@ def changed_origin(model: dict[str, Any], revision: str | None) -> Iterator[Find
         yield _finding("LK003", "info", "revision", f"approved at revision {old or 'none'}, now {revision or 'none'}")
 
 
-def changed_engine(lock: dict[str, Any], profile: Profile, flags: dict[str, Any]) -> Iterator[Finding]:
-    """The engine, its extras, the facts known of it, and the flags that it was asked with."""
+def changed_engine(lock: dict[str, Any], profile: Profile) -> Iterator[Finding]:
+    """The engine, its extras, and the facts known of it."""
     old, new = lock["engine"], engine(profile)
     names = [f"{side.get('name')} {side.get('version')}".strip() for side in (old, new)]
     if names[0] != names[1]:
@@ -58,7 +58,11 @@ def changed_engine(lock: dict[str, Any], profile: Profile, flags: dict[str, Any]
         yield _finding("LK004", "error", "engine", f"other extras count as installed: {', '.join(sorted(differ))}")
     elif old.get("profile") != new["profile"]:
         yield _finding("LK004", "info", "engine", f"what is known of {names[1]} has been read anew since the approval")
-    before = lock.get("flags") or {}
+
+
+def changed_flags(model: dict[str, Any], flags: dict[str, Any]) -> Iterator[Finding]:
+    """What else the engine was asked with."""
+    before = model.get("flags") or {}
     for name in sorted(before.keys() | flags.keys()):
         if before.get(name) != flags.get(name):
             was, now = (_shown(side.get(name)) for side in (before, flags))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,14 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """One source: where it came from, its files, and the answers about it."""
+    """One source: where it came from, its files, what else the engine was asked with (by long names), and the
+    answers about it."""
 
     source: str
     revision: str | None
     files: tuple[Digest, ...]
     judged: tuple[Judged, ...]
+    flags: dict[str, Any] = field(default_factory=dict)
 
 
 def question(judged: Judged) -> dict[str, Any]:
@@ -61,19 +63,19 @@ def _why(waived: Waived) -> dict[str, Any]:
     return {"reason": waived.waiver.reason, "until": None if until is None else until.isoformat()}
 
 
-def document(approved: Iterable[Approved], profile: Profile, flags: dict[str, Any]) -> dict[str, Any]:
-    """The lock as JSON. flags: what else the engine was asked with, by long names."""
+def document(approved: Iterable[Approved], profile: Profile) -> dict[str, Any]:
+    """The lock as JSON."""
     from mlload import __version__
 
     return {
         "lock_version": LOCK_VERSION,
         "mlload": __version__,
         "engine": engine(profile),
-        "flags": flags,
         "models": [
             {
                 "source": entry.source,
                 "revision": entry.revision,
+                "flags": entry.flags,
                 "files": [digest._asdict() for digest in entry.files],
                 "judged": [judged.as_json() for judged in entry.judged],
             }
