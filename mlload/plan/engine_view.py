@@ -45,7 +45,8 @@ class EngineView:
     mla: bool = False
 
     @staticmethod
-    def of(model: Model, profile: Profile, mesh: Mesh) -> EngineView:
+    def of(model: Model, profile: Profile, mesh: Mesh, quantization: str | None = None) -> EngineView:
+        """quantization: the method that the engine is told to use, which then reads side files too"""
         classes = profile.architectures
         name = next((c for c in model.config.architectures if c in classes), None)
         facts = classes.get(name or "", {})
@@ -53,7 +54,7 @@ class EngineView:
         tower_tp = profile.tower_mode == "weights" and not (
             "tower_replicates" in facts and _tower_heads_remain(model, mesh)
         )
-        seen = sees_quantization(model, profile)
+        seen = quantization is not None or sees_quantization(model, profile)
         everywhere = facts.get("every_stage", {})
         method = None
         if model.quant is not None and seen and profile.engine == "vllm":

@@ -126,12 +126,21 @@ def make_plan(
     dtype: str = "auto",
     capability: Capability | None = None,
     kv_dtype: str = "auto",
+    quantization: str | None = None,
 ) -> Plan:
-    """Plans a model. Never fails because of the sizes: what does not fit is in `violations`."""
-    plan = _plan(model, profile, mesh, dtype, capability, kv_dtype)
+    """Plans a model. Never fails because of the sizes: what does not fit is in `violations`.
+
+    dtype, kv_dtype, quantization: as the engine was asked
+    """
+
+    def at(other: Mesh) -> Plan:
+        view = EngineView.of(model, profile, other, quantization)
+        return _plan(model, profile, other, dtype, capability, kv_dtype, view)
+
+    plan = at(mesh)
     if all(finding.severity != "error" for finding in plan.violations):
         return plan
-    hints = size_hints(mesh, lambda other: _sound(_plan(model, profile, other, dtype, capability, kv_dtype)), model)
+    hints = size_hints(mesh, lambda other: _sound(at(other)), model)
     return replace(
         plan,
         violations=tuple(
@@ -165,6 +174,7 @@ def sound_plans(
     dtype: str = "auto",
     capability: Capability | None = None,
     kv_dtype: str = "auto",
+    quantization: str | None = None,
 ) -> Iterator[Plan]:
     """The plans of `sizes_that_work`, one after the other."""
     routed = any(param.expert_total for param in model.params)
@@ -173,7 +183,9 @@ def sound_plans(
             continue
         for size in tp:
             for ep in (False, True) if routed and size * dp > 1 else (False,):
-                plan = _plan(model, profile, Mesh(tp=size, pp=stages, ep=ep, dp=dp), dtype, capability, kv_dtype)
+                mesh = Mesh(tp=size, pp=stages, ep=ep, dp=dp)
+                view = EngineView.of(model, profile, mesh, quantization)
+                plan = _plan(model, profile, mesh, dtype, capability, kv_dtype, view)
                 if _sound(plan):
                     yield plan
 
@@ -194,9 +206,8 @@ def _plan(
     dtype: str,
     capability: Capability | None,
     kv_dtype: str,
-    view: EngineView | None = None,
+    view: EngineView,
 ) -> Plan:
-    view = EngineView.of(model, profile, mesh) if view is None else view
     resolved = resolve_dtype(
         model.dtype,
         dtype,

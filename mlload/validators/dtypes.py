@@ -25,11 +25,11 @@ def not_bfloat16(context: Context) -> Iterator[Finding]:
     checkpoint in float16, which most models bear, or in float32 where the model type is known to overflow in
     float16: right, with twice the memory and much slower."""
     plan, model = context.plan, context.model
-    if context.request.dtype != "auto" or plan.capability is None or model.dtype != "BF16" or plan.dtype == "BF16":
+    if context.request.dtype != "auto" or plan.capability is None or plan.capability >= (8, 0):
         return
-    if plan.capability >= (8, 0):
+    wide = plan.dtype == "F32" and context.config.model_type in plan.profile.value("float16_refused", ())
+    if not wide and (model.dtype != "BF16" or plan.dtype == "BF16"):
         return
-    wide = plan.dtype == "F32"
     why = "this model type overflows in float16" if wide else "float16 has a smaller range"
     yield Finding(
         "DT001",

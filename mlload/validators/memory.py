@@ -147,7 +147,7 @@ def storage(context: Context) -> Iterator[Finding]:
     read once in total."""
     named = context.request.storage
     whole = sum(context.model.bytes_by_component.values())
-    if named is None or context.model.config_only or not whole:
+    if named is None or not whole:
         return
     ranks = context.plan.mesh.tp * context.plan.mesh.pp
     found = start_up(named, whole, ranks)
