@@ -246,6 +246,8 @@ def architectures(release: Release) -> dict[str, Any]:
                 }
                 record["pp"] = "SupportsPP" in interfaces
                 record["lora"] = "SupportsLoRA" in interfaces
+                if tables := classes.attribute(cls, "embedding_modules"):
+                    record["lora_tables"] = sorted(tables)
                 inside = classes.reachable(cls)
                 if hits := sorted(
                     f"{path}:{line}" for (path, owner), line in checks.items() if (path, owner) in inside
