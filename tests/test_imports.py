@@ -23,6 +23,7 @@ BELOW = {
     "plan": ("checkpoint", "profiles", "quant.spec", "quant.formats", "quant"),
     "kernels.choice": ("checkpoint", "profiles", "quant.spec", "quant.formats"),
     "validators": ("checkpoint", "profiles", "quant.spec", "quant.formats", "quant", "plan", "kernels.choice"),
+    "gate": ("checkpoint", "profiles", "quant.spec", "quant.formats", "quant", "plan", "kernels.choice", "validators"),
     "demo": ("checkpoint",),
 }
 LIGHT = (*BELOW, "cli")

@@ -51,6 +51,14 @@ text_or_json = click.option(
     show_default=True,
     help="For people, or for programs (a documented schema).",
 )
+report_format = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "sarif", "junit", "github", "markdown"]),
+    default="text",
+    show_default=True,
+    help="For people; for programs (a documented schema); for code scanning, test reports, workflows, reviews.",
+)
 
 
 def sizes(text: str, option: str) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ from mlload.cli.layout import wrap
 from mlload.cli.output import Line, Output, Span
 
 # Modules with `CODES`: code -> (title, what it means and what to do).
-TABLES = tuple(f"mlload.{package}.codes" for package in ("checkpoint", "plan", "quant", "profiles", "kernels.choice"))
+PACKAGES = ("checkpoint", "plan", "quant", "profiles", "kernels.choice", "gate")
+TABLES = tuple(f"mlload.{package}.codes" for package in PACKAGES)
 
 FAMILIES = {
     "AR": "Architecture",
@@ -22,8 +23,10 @@ FAMILIES = {
     "DT": "Dtype and GPU",
     "EN": "Engine",
     "FI": "Files",
+    "GT": "Gate",
     "KN": "Kernels",
     "LD": "Loading",
+    "LK": "Lock",
     "ME": "Memory",
     "NM": "Names",
     "QT": "Quantization",

@@ -65,34 +65,29 @@ def flags_of(question: Question) -> dict[str, Any]:
     return found
 
 
-def compare(entries: Sequence[Entry], path: str, profile: Profile) -> dict[int, list[Finding]]:
-    """What changed since the lock at `path` was written: id of an entry -> its findings.
+def compare(entries: Sequence[Entry], path: str, profile: Profile, alone: bool) -> list[list[Finding]]:
+    """What changed since the lock at `path` was written, for each entry of one source.
 
-    What concerns a source as a whole is found at each of its sizes, like any other fault of its files.
+    What concerns the source as a whole is found at each of its sizes, like any other fault of its files. alone:
+    no other source was asked about.
     """
     from mlload.gate.against import changed_answer, changed_engine, changed_files, changed_flags, changed_origin
     from mlload.gate.digests import digests
     from mlload.gate.lock import model_of, read_lock
 
     lock = read_lock(path)
-    found: dict[int, list[Finding]] = {}
-    for group in by_source(entries):
-        first = group[0]
-        model = model_of(lock, first.source, len(group) == len(entries))
-        if model is None:
-            text = f"{first.source} is not in the lock {path}"
-            everywhere = [Finding("LK005", "error", "content", first.source, text)]
-        else:
-            everywhere = list(changed_engine(lock, profile))
-            if first.question is not None:
-                everywhere += changed_flags(model, flags_of(first.question))
-            if first.checkpoint is not None:
-                everywhere += changed_origin(model, first.checkpoint.revision)
-                everywhere += changed_files(model, digests(first.checkpoint, stderr_progress()))
-        for entry in group:
-            answer = [] if model is None else list(changed_answer(model, judged(entry)))
-            found[id(entry)] = [*everywhere, *answer]
-    return found
+    first = entries[0]
+    model = model_of(lock, first.source, alone)
+    if model is None:
+        text = f"{first.source} is not in the lock {path}"
+        return [[Finding("LK005", "error", "content", first.source, text)]] * len(entries)
+    everywhere = list(changed_engine(lock, profile))
+    if first.question is not None:
+        everywhere += changed_flags(model, flags_of(first.question))
+    if first.checkpoint is not None:
+        everywhere += changed_origin(model, first.checkpoint.revision)
+        everywhere += changed_files(model, digests(first.checkpoint, stderr_progress()))
+    return [[*everywhere, *changed_answer(model, judged(entry))] for entry in entries]
 
 
 def write_lock(entries: Sequence[Entry], path: str, profile: Profile) -> None:
@@ -104,7 +99,8 @@ def write_lock(entries: Sequence[Entry], path: str, profile: Profile) -> None:
     approved = []
     for group in by_source(entries):
         first = group[0]
-        assert first.checkpoint is not None and first.question is not None
+        if first.checkpoint is None or first.question is None:
+            raise MlloadError(f"{first.source} could not be read: there is nothing to approve", exit_code=3)
         approved.append(
             Approved(
                 source=first.source,

@@ -9,7 +9,7 @@ from mlload.cli.describe import model_words
 from mlload.cli.findings_text import finding_lines, summary
 from mlload.cli.layout import Cell, cells, shorten, table, wrap
 from mlload.cli.output import Line, Span, Style
-from mlload.cli.quantities import column, size, unit_for
+from mlload.cli.quantities import column, plural, size, unit_for
 from mlload.cli.validate_result import Entry, ValidateResult, serve_command
 from mlload.plan.mesh import Mesh
 from mlload.validators.verdict import Word
@@ -31,7 +31,7 @@ def render(result: ValidateResult, width: int) -> Iterator[Line]:
             yield from of_source(entries, result, width)
     if len(sources) > 1:
         yield from overview(result, width)
-    yield from closing(result)
+    yield from closing(result, width)
 
 
 def engine_label(result: ValidateResult) -> str:
@@ -51,6 +51,7 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
         yield ""
         note = f"at {labels(meshes)}" if len(meshes) < len(entries) else ""
         yield from finding_lines(finding, width, note, said)
+    yield from left_out(entries, width)
     open_questions = entries[0].verdict.unknowns if entries[0].verdict.starts is not False else ()
     for unknown in open_questions:
         yield ""
@@ -65,6 +66,22 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
         yield from generations_table(entries)
         yield from kernels(entries[0], width)
     yield ""
+
+
+def left_out(entries: Sequence[Entry], width: int) -> Iterator[Line]:
+    """Findings that do not count: those waived, each with its reason, and how many were left out by their codes."""
+    waived = {(w.finding.code, w.finding.where): w for entry in entries for w in entry.waived}
+    for finding, waiver in waived.values():
+        until = f" until {waiver.until}" if waiver.until else ""
+        yield ""
+        yield from (
+            Span(line, "dim")
+            for line in wrap(f"waived{until}: {finding.code} {finding.where} ({waiver.reason})", width, " " * 8)
+        )
+    ignored = max(entry.ignored for entry in entries)
+    if ignored:
+        yield ""
+        yield Span(f"{plural(ignored, 'finding')} left out by --select and --ignore", "dim")
 
 
 def heading(entry: Entry, width: int) -> Iterator[Line]:
@@ -262,7 +279,14 @@ def overview(result: ValidateResult, width: int) -> Iterator[Line]:
     yield ""
 
 
-def closing(result: ValidateResult) -> Iterator[Line]:
+def closing(result: ValidateResult, width: int) -> Iterator[Line]:
+    if result.upgrades:
+        from mlload.cli.validate_upgrade import lines
+
+        for upgrade in result.upgrades:
+            yield from lines(upgrade, width)
+    if result.not_judged:
+        yield from wrap(f"not judged: {', '.join(result.not_judged)}", width, " " * 4, first="")
     sources = by_source(result)
     findings = by_severity([finding for source in sources for finding, _ in grouped(source)])
     line = summary(findings)
