@@ -70,7 +70,8 @@ def moved_blocks(
     """Blocks that lie in the files under another prefix than the model class asks for."""
     missing = {name: gap for gap in gaps for name in gap.names}
     there = {ref.name for ref in left}
-    findings = []
+    findings: list[Finding] = []
+    prefixes: list[str] = []
     for _ in range(MOST_MOVES):
         move = _move(list(missing), there)
         if move is None:
@@ -95,12 +96,15 @@ def moved_blocks(
             )
         )
         there -= {theirs + name[len(ours) :] for name in moved}
+        prefixes.append(theirs)
         for name in moved:
             del missing[name]
     if not findings:
         return [], list(gaps), list(left)
     rest = [gap for gap in gaps if any(name in missing for name in gap.names)]
-    return findings, rest, [ref for ref in left if ref.name in there]
+    # What lies under such a prefix besides (draft layers) needs no word of its own.
+    told = tuple(prefix for prefix in prefixes if prefix)
+    return findings, rest, [ref for ref in left if ref.name in there and not ref.name.startswith(told)]
 
 
 def _move(missing: Sequence[str], there: Collection[str]) -> tuple[str, str] | None:

@@ -75,14 +75,14 @@ def half_stored(
             rest_left.append(ref)
     if not extra:
         return [], list(gaps), list(left)
-    groups: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...], bool], list[Gap]] = {}
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], bool], list[Gap]] = {}
     for path, refs in extra.items():
         gap = by_path[path]
         absent = tuple(expected.suffix for expected in gap.absent)
         others = tuple(ref.name[len(path) :] for ref in refs)
         renamed = len(refs) == len(gap.absent) == 1 and bool(gap.present) and _alike(refs[0], gap.absent[0])
-        groups.setdefault((gap.spec.module, absent, gap.present, others, renamed), []).append(gap)
-    findings = [_half(members, quantized, *key[1:]) for key, members in groups.items()]
+        groups.setdefault((absent, gap.present, others, renamed), []).append(gap)
+    findings = [_half(members, quantized, *key) for key, members in groups.items()]
     return findings, [gap for gap in gaps if gap.path not in extra], rest_left
 
 
@@ -128,19 +128,25 @@ def _half(
 def missing(gaps: Iterable[Gap], quantized: bool) -> Iterator[Finding]:
     """What is missing beyond whole layers, families with the same places together."""
     partly: dict[tuple[object, ...], list[Gap]] = {}
+    halves: dict[tuple[object, ...], list[Gap]] = {}
     for gap in gaps:
-        partly.setdefault((gap.spec.module, gap.absent, bool(gap.present)), []).append(gap)
-    alike: dict[tuple[Question, tuple[object, ...], bool], list[list[Gap]]] = {}
+        absent = tuple(expected.suffix for expected in gap.absent)
+        if gap.present and gap.scheme is not None and any(e.tensor.role != "bias" for e in gap.absent):
+            halves.setdefault((absent, gap.present, bool(gap.spec.experts), sentinel(gap)), []).append(gap)
+        else:
+            partly.setdefault((gap.spec.module, gap.absent), []).append(gap)
+    yield from map(_incomplete, halves.values())
+    alike: dict[tuple[Question, tuple[object, ...]], list[list[Gap]]] = {}
     for members in partly.values():
         question: Question = "right" if quantized or not checked(members[0].spec) else "starts"
         places = tuple((gap.layer, gap.expert) for gap in members)
-        alike.setdefault((question, places, bool(members[0].present)), []).append(members)
-    for (question, _, present), families in alike.items():
-        if len(families) > MANY and not present:
+        alike.setdefault((question, places), []).append(members)
+    for (question, _), families in alike.items():
+        if len(families) > MANY:
             yield _several(families, question)
             continue
         for members in families:
-            yield _incomplete(members) if present else _absent(members, question)
+            yield _absent(members, question)
 
 
 def _absent(gaps: list[Gap], question: Question) -> Finding:
@@ -183,16 +189,16 @@ def _incomplete(gaps: list[Gap]) -> Finding:
     which = f"expert{'s' if len(experts) > 1 else ''} {fold_numbers(experts)}{of}"
     lack = "lack" if len(experts) > 1 else "lacks"
     some = f"in {layers} layer{'s' if layers > 1 else ''} {which} {lack}" if experts else ""
-    slot = any(expected.tensor.role == "input_scale" for expected in first.absent)
-    effect = (
-        "vLLM leaves the slot as it was made, and the activations of these experts are scaled by nothing"
-        if slot
-        else "vLLM does not check, and serves what was in memory"
-    )
+    if sentinel(first):
+        effect = "vLLM finds the mark that it left in the scale's place, and stops"
+    elif any(expected.tensor.role == "input_scale" for expected in first.absent):
+        effect = "vLLM leaves the slot as it was made, and scales these activations by it"
+    else:
+        effect = "vLLM does not check, and serves what was in memory"
     return Finding(
         "QT009",
         "error",
-        "right",
+        "starts" if sentinel(first) else "right",
         _where(gaps),
         f"{some or 'the files lack'} {_list(absent)}, and have {_list(first.present)}: {effect}",
         {"missing": _bare(absent), "stored": _bare(first.present), "modules": len(gaps), "experts": experts},
@@ -200,14 +206,26 @@ def _incomplete(gaps: list[Gap]) -> Finding:
     )
 
 
+def sentinel(gap: Gap) -> bool:
+    """A dense NVFP4 layer of ModelOpt: its scales are made as NaN, and one that was never loaded stops the start
+    (layers/quantization/modelopt.py, `process`)."""
+    scheme = gap.scheme
+    nvfp4 = scheme is not None and scheme.format == "modelopt" and "NVFP4" in scheme.layout
+    return nvfp4 and gap.spec.experts is None and any(expected.suffix == ".weight_scale" for expected in gap.absent)
+
+
 def _silence(question: Question) -> str:
     return "; vLLM does not check these, and serves what was in memory" if question == "right" else ""
 
 
 def _where(gaps: Sequence[Gap]) -> str:
-    layers = [gap.layer for gap in gaps if gap.layer >= 0]
-    experts = [gap.expert for gap in gaps if gap.expert is not None]
-    return fold_path(gaps[0].spec.module, layers or None, experts or None)
+    """The first family, with the layers and experts that are concerned, and how many more there are."""
+    first = gaps[0].spec
+    own = [gap for gap in gaps if gap.spec.module == first.module]
+    layers = [gap.layer for gap in own if gap.layer >= 0]
+    experts = [gap.expert for gap in own if gap.expert is not None]
+    more = len({gap.spec.module for gap in gaps}) - 1
+    return fold_path(first.module, layers or None, experts or None) + (f" and {more} more" if more else "")
 
 
 def _bare(suffixes: Iterable[str]) -> list[str]:

@@ -105,6 +105,28 @@ def test_each_tensor_of_a_quantized_linear_counts(name: str) -> None:
         assert suffix not in finding.numbers.get("stored", []), suffix
 
 
+def test_modelopt_marks_scales_that_were_never_loaded() -> None:
+    """The one format with a check of its own: dense layers, not experts."""
+    dense = verdict(LLAMA, without(quantized(llama(), nvfp4), "layers.2.mlp.up_proj.weight_scale"), NVFP4)
+    assert of(dense, "QT009")[0].question == "starts" and dense.starts is False
+    whole = quantized(llama(QWEN3_MOE), nvfp4)
+    experts = verdict(QWEN3_MOE, without(whole, "layers.1.mlp.experts.2.up_proj.weight_scale"), NVFP4)
+    assert of(experts, "QT009")[0].question == "right" and experts.starts is True
+
+
+def test_a_missing_bias_is_no_half_of_a_quantized_linear() -> None:
+    config = {**LLAMA, "attention_bias": True}
+    biases: Tensors = {
+        f"model.layers.{layer}.self_attn.{name}_proj.bias": ("BF16", (128 if name in "kv" else 256,))
+        for layer in range(4)
+        for name in "qkvo"
+    }
+    assert verdict(config, llama() | biases).findings == ()
+    found = verdict(config, llama() | without(biases, "layers.3.self_attn.k_proj.bias"))
+    (finding,) = found.findings
+    assert finding.code == "TN001" and finding.where == "model.layers.3.self_attn.k_proj.bias"
+
+
 def test_layers_that_are_not_there() -> None:
     gone = {name: entry for name, entry in llama().items() if not name.startswith("model.layers.3.")}
     found = verdict(LLAMA, gone)

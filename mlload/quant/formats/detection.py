@@ -180,7 +180,10 @@ class _Content:
             return self.resolver(module)
         scheme = self.classify(tensors)
         if scheme is not None:
-            return self.complete(scheme, self.resolver(module))
+            declared = self.resolver(module)
+            if scheme.format == "fp8" and declared is not None and not any("scale" in suffix for suffix in tensors):
+                return declared  # no scale is there to tell its form
+            return self.complete(scheme, declared)
         weight = tensors.get("weight")
         return None if weight is not None and weight.dtype in FLOAT_DTYPES else self.resolver(module)
 
