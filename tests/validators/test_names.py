@@ -246,3 +246,18 @@ def test_a_quantized_head_that_the_config_does_not_announce() -> None:
     found = verdict(LLAMA, tensors, GPTQ)
     assert found.starts is False and of(found, "NM002")[0].where == "lm_head"
     assert verdict(LLAMA, tensors, {**GPTQ, "lm_head": True}).findings == ()
+
+
+def test_no_size_helps_against_a_name() -> None:
+    """Nothing is offered where the list is at fault, and everything where it is right."""
+    from mlload import profiles
+    from mlload.plan.mesh import Mesh
+    from mlload.plan.plan import make_plan
+    from mlload.validators.context import Request
+    from mlload.validators.verdict import at_every_size
+
+    tensors = quantized(llama(), w4a16, keep=down(0))
+    for block, codes in ((ignoring(), ["NM001"]), (ignoring("model.layers.0.mlp.down_proj"), [])):
+        model = read_model(checkpoint({**LLAMA, "quantization_config": block}, tensors))
+        plan = make_plan(model, profiles.load("vllm", "0.33"), Mesh())
+        assert [finding.code for finding in at_every_size(plan, Request())] == codes
