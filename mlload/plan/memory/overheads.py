@@ -113,13 +113,21 @@ def buffers(plan: Plan) -> int:
     """Rotary tables: cos and sin of every position, whole on every rank, in the model's dtype, one a distinct rope."""
     config = plan.model.config
     groups = plan.model.architecture.attention(config)
-    if config.rope.theta is None and config.default("rope_theta") is None and config.given("rope_parameters") is None:
+    if not any(group.kind in ("full", "sliding", "chunked", "mla") for group in groups) or _placed_otherwise(plan):
         return 0
     rotated = (
         config.size("qk_rope_head_dim") or config.size("rotary_dim") or int(config.head_dim * _rotated_share(config))
     )
     distinct = 2 if config.get("rope_local_base_freq") and len({group.kind for group in groups}) > 1 else 1
     return distinct * config.size("max_position_embeddings") * rotated * DTYPE_BITS[plan.dtype] // 8
+
+
+def _placed_otherwise(plan: Plan) -> bool:
+    """Positions are learned (a table of the checkpoint) or a bias by distance (ALiBi)."""
+    config = plan.model.config
+    specs = (param.spec for param in plan.model.params if param.spec.mesh == "text")
+    learned = any(spec.module.endswith(("wpe", "embed_positions", "position_embeddings")) for spec in specs)
+    return learned or config.flag("alibi") or config.text_type in ("bloom", "mpt")
 
 
 def _rotated_share(config: ConfigView) -> float:
