@@ -20,6 +20,7 @@ TABLES = tuple(f"mlload.{package}.codes" for package in PACKAGES)
 FAMILIES = {
     "AR": "Architecture",
     "CF": "Config",
+    "DR": "Draft models",
     "DT": "Dtype and GPU",
     "EN": "Engine",
     "FI": "Files",
@@ -27,6 +28,7 @@ FAMILIES = {
     "KN": "Kernels",
     "LD": "Loading",
     "LK": "Lock",
+    "LO": "LoRA adapters",
     "ME": "Memory",
     "NM": "Names",
     "QT": "Quantization",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mlload.plan.memory.startup import Storage
     from mlload.plan.model import Model
     from mlload.plan.plan import Plan
+    from mlload.validators.speculative_config import Speculative
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Request:
     max_model_len: tokens; -1 for "as long as fits"
     tower_mode:  --mm-encoder-tp-mode: "weights" or "data"
     storage:     where the weights are read from, for a prediction of the start-up time
+    lora:        adapters to serve with the model, opened
+    speculative: speculative decoding as asked for, its draft opened
     options:     engine flags given beyond those below, by their long names without dashes
     """
 
@@ -42,6 +45,8 @@ class Request:
     tower_mode: str | None = None
     enforce_eager: bool = False
     storage: Storage | None = None
+    lora: tuple[Checkpoint, ...] = ()
+    speculative: Speculative | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 

@@ -23,6 +23,7 @@ Result = TypeVar("Result")
 # Family -> the modules that hold its rules; imported when the rules are run or explained.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "CF": ("mlload.validators.config",),
+    "DR": ("mlload.validators.speculative",),
     "DT": ("mlload.validators.dtypes",),
     "FI": (
         "mlload.validators.tokenizer",
@@ -32,6 +33,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "mlload.validators.remote_code",
     ),
     "LD": ("mlload.validators.loading",),
+    "LO": ("mlload.validators.adapter",),
     "ME": ("mlload.validators.memory",),
     "NM": ("mlload.validators.names",),
 }
