@@ -23,7 +23,8 @@ def render(report: Report) -> str:
     lines = list(dict.fromkeys(lines))
     summarize(report)
     verdicts = ", ".join(f"{case.source} at {case.size}: {case.verdict}" for case in report.cases)
-    return "\n".join([*lines, " ".join(escaped(verdicts, DATA).split())]) + "\n"
+    # Never at the start of a line: a source may be called what a workflow command is.
+    return "\n".join([*lines, f"mlload: {' '.join(escaped(verdicts, DATA).split())}"]) + "\n"
 
 
 def command(entry: Reported) -> str:

@@ -131,10 +131,12 @@ def answer(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iter
         refused = [entry.mesh for entry in some if entry.verdict.starts is False]
         others = [entry for entry in some if entry.verdict.starts is not False]
         wrong = [entry.mesh for entry in others if is_wrong(entry)]
-        full = [entry.mesh for entry in others if not is_wrong(entry)]
+        full = [entry.mesh for entry in others if does_not_fit(entry)]
+        changed = [entry.mesh for entry in others if not is_wrong(entry) and not does_not_fit(entry)]
         said = [f"{engine} would refuse to start at {labels(refused)}"] if refused else []
         said += [f"it does not fit at {labels(full)}"] if full else []
         said += [f"{engine} starts at {labels(wrong)}, but its answers would be wrong"] if wrong else []
+        said += [f"{engine} starts at {labels(changed)}, but this is not what was approved"] if changed else []
         text = "; ".join(said)
         fine = [entry.mesh for entry in entries if entry.verdict.verdict in ("ok", "warn")]
         text += f"; it starts at {labels(fine)}" if fine else ""
@@ -149,8 +151,15 @@ def answer(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iter
 
 
 def is_wrong(entry: Entry) -> bool:
-    """Something other than memory is at fault."""
-    return any(f.severity == "error" and f.question != "fits" for f in entry.verdict.findings)
+    """Something other than memory is at fault, and not only that it differs from what was approved."""
+    errors = [f for f in entry.verdict.findings if f.severity == "error"]
+    return any(f.question != "fits" and not f.code.startswith("LK") for f in errors)
+
+
+def does_not_fit(entry: Entry) -> bool:
+    """Memory alone is at fault."""
+    errors = [f for f in entry.verdict.findings if f.severity == "error"]
+    return not is_wrong(entry) and any(f.question == "fits" for f in errors)
 
 
 def grouped(entries: Sequence[Entry]) -> list[tuple[Finding, list[Mesh]]]:

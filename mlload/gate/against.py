@@ -77,7 +77,7 @@ def changed_answer(model: dict[str, Any], judged: Judged) -> Iterator[Finding]:
     label = judged.mesh.label() + (f" on {judged.gpu}" if judged.gpu else "")
     if old is None:
         approved = ", ".join(_label(row) for row in rows) or "nothing"
-        yield _finding("LK005", "error", "size", f"{label} was not approved; approved is {approved}")
+        yield _finding("LK005", "error", label, f"{label} was not approved; approved is {approved}")
         return
     if ORDER[judged.verdict] != ORDER.get(str(old.get("verdict")), -1):
         worse = ORDER[judged.verdict] > ORDER.get(str(old.get("verdict")), -1)
@@ -85,7 +85,7 @@ def changed_answer(model: dict[str, Any], judged: Judged) -> Iterator[Finding]:
         new = dict.fromkeys(f.code for f in judged.findings if (f.code, f.where) not in known and f.severity != "info")
         because = f" ({', '.join(new)})" if new else ""
         text = f"{label}: the verdict was {old.get('verdict')} and is {judged.verdict} now{because}"
-        yield _finding("LK006", "error" if worse else "info", "verdict", text)
+        yield _finding("LK006", "error" if worse else "info", label, text)
     waived = {(row["code"], row["where"]) for row in old.get("waived", ())}
     for entry in judged.waived:
         found = entry.finding

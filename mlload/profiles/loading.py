@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -53,7 +54,8 @@ def load(engine: str = "vllm", version: str | None = None) -> Profile:
         raise MlloadError(f"unknown engine {engine!r}; known: {', '.join(ENGINES)}")
     versions = available(engine)
     if versions == ("",):
-        return _read(engine, "", False)
+        found = _read(engine, "", False)
+        return _with_installed_quantizers(found) if engine == "transformers" else found
     if version is not None:
         return _read(engine, _match(engine, version, versions), False)
     here = _installed(engine)
@@ -62,6 +64,26 @@ def load(engine: str = "vllm", version: str | None = None) -> Profile:
         if series:
             return _read(engine, here if here in versions else series[-1], True)
     return _read(engine, versions[-1], False)
+
+
+def _with_installed_quantizers(profile: Profile) -> Profile:
+    """The quantizers of the installed Transformers, read from its table as text; as it is where none is installed."""
+    import re
+    import sys
+
+    for folder in sys.path:
+        path = os.path.join(folder or ".", "transformers", "quantizers", "auto.py")
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as file:
+                table = re.search(r"AUTO_QUANTIZATION_CONFIG_MAPPING\b[^{]*\{([^}]*)\}", file.read())
+            names = sorted(re.findall(r"[\"']([\w-]+)[\"']\s*:", table[1])) if table else []
+            version = _installed("transformers") or ""
+            facts = {
+                **profile.facts,
+                "quantizers": {"value": names, "source": f"transformers {version} quantizers/auto.py"},
+            }
+            return replace(profile, version=version, installed=True, facts=facts if names else profile.facts)
+    return profile
 
 
 def _match(engine: str, asked: str, versions: tuple[str, ...]) -> str:

@@ -6,6 +6,7 @@ is found, though the engine stops at the first. Line numbers are of vLLM 0.33.0.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from mlload.checkpoint.finding import Finding, Hint
@@ -29,9 +30,25 @@ def config_refusals(
     config: dict[str, Any], profile: Profile, *, trust_remote_code: bool = False
 ) -> tuple[Finding, ...]:
     """Model type and architecture (transformers_utils/config.py:415, models/registry.py:1221)."""
+    if profile.engine == "transformers":
+        return tuple(_quantizer(config, profile))
     if profile.engine != "vllm" or not config:
         return ()
     return (*_model_type(config, profile, trust_remote_code), *_architecture(config, profile))
+
+
+def _quantizer(config: dict[str, Any], profile: Profile) -> Iterator[Finding]:
+    """The installed Transformers has a quantizer for the method, or it refuses (quantizers/auto.py)."""
+    quantization = config.get("quantization_config")
+    known = profile.value("quantizers")
+    if not isinstance(quantization, dict) or known is None:
+        return
+    method = str(quantization.get("quant_method") or "").lower()
+    if method == "bitsandbytes":
+        method += "_4bit" if quantization.get("load_in_4bit") else "_8bit"
+    if method and method not in known:
+        message = f"{profile.label} has no quantizer for {method}; it has {', '.join(known)}"
+        yield Finding("EN010", "error", "starts", "quantization_config", message, {"method": method})
 
 
 def _model_type(config: dict[str, Any], profile: Profile, trusted: bool) -> list[Finding]:

@@ -19,6 +19,7 @@ from mlload.profiles.quantization import resolve_quantization
 from mlload.profiles.refusals import config_refusals, dtype_refusals, quant_refusals
 from mlload.validators import rules
 from mlload.validators.context import Context, Request
+from mlload.validators.engine_facts import as_far_as_known, missing_facts
 from mlload.validators.memory import memory_of
 
 Word = Literal["ok", "warn", "fail", "unknown"]
@@ -58,11 +59,15 @@ def judge(plan: Plan, request: Request) -> Verdict:
         *engine_refusals(plan, request),
         # A head that is neither stored nor tied is told with its cause.
         *(finding for finding in model.findings if finding.code != "TN001" or finding.where not in headless),
-        *plan.violations,
+        *as_far_as_known(plan.violations, plan),
         *(finding for choice in kernels for finding in choice.refusals),
         *from_rules,
     )
-    unknowns = [*plan.unknowns, *(Unknown(f"rule {rule.code}", rule.error, "") for rule in (*unjudged, *broken))]
+    unknowns = [
+        *plan.unknowns,
+        *missing_facts(plan),
+        *(Unknown(f"rule {rule.code}", rule.error, "") for rule in (*unjudged, *broken)),
+    ]
     verdict = combine(once(findings), unknowns, kernels)
     return replace(verdict, fits=fits_of(plan, request, memory), memory=memory)
 
