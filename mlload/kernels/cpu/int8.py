@@ -1,0 +1,43 @@
+"""int8 weights and activations on `torch._int_mm`: exact products, one rounding at the end.
+
+Activations are quantized as the engine does: one scale a row (dynamic), or the stored one (static).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from mlload.quant.spec import Scheme
+
+
+def quantize_rows(x: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """x float [M, K] -> int8 [M, K] and float32 scales [M, 1], the largest magnitude at 127; a row of zeros has
+    scale 0 and codes 0, and a row with a NaN keeps it in its scale."""
+    wide = x.float()
+    rows = wide.abs().amax(-1, keepdim=True) / 127 if scale is None else scale.float().expand(x.shape[0], 1)
+    ratio = torch.where(rows > 0, wide / rows, 0.0)
+    return ratio.round().clamp(-128, 127).to(torch.int8), rows
+
+
+class Int8Dynamic:
+    name, provider = "int8_dynamic", "torch"
+
+    def __init__(self, scheme: Scheme, n: int, k: int, dtype: torch.dtype) -> None:
+        self.scheme, self.n, self.k = scheme, n, k
+
+    def prepare(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """weight: int8 [N, K]; scale: float32 [N]; input_scale: float32 [] where static."""
+        scale = tensors["weight_scale"].to(torch.float32).reshape(-1).expand(self.n).contiguous()
+        packed = {"weight": tensors["weight"], "scale": scale}
+        if self.scheme.activation == "static":
+            packed["input_scale"] = tensors["input_scale"].to(torch.float32).max().reshape(())
+        return packed
+
+    def apply(self, x: Tensor, packed: Mapping[str, Tensor], bias: Tensor | None = None) -> Tensor:
+        codes, rows = quantize_rows(x.reshape(-1, self.k), packed.get("input_scale"))
+        y = torch._int_mm(codes, packed["weight"].T).float() * rows * packed["scale"]
+        y = y if bias is None else y + bias.float()
+        return y.to(x.dtype).reshape(*x.shape[:-1], self.n)
