@@ -30,7 +30,8 @@ def test_the_nearest_file_upwards_but_not_above_a_repository(tmp_path: Path) -> 
 def test_overrides_by_source(tmp_path: Path) -> None:
     path = tmp_path / "mlload.toml"
     path.write_text(
-        'tp = 8\n[[override]]\npath = "draft-*"\ntp = 1\n[[override]]\npath = "models/draft-x"\nkv-cache-dtype = "fp8"\n'
+        'tp = 8\n[[override]]\npath = "draft-*"\ntp = 1\n'
+        '[[override]]\npath = "models/draft-x"\nkv-cache-dtype = "fp8"\n'
     )
     settings = read_settings(str(path))
     assert settings.for_source("models/big") == {}
