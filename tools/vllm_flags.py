@@ -189,6 +189,8 @@ def frontend_flags(release: Release, annotations: Annotations) -> Iterator[tuple
             record = {"takes": "value", "type": "json"}
         elif f"frontend_kwargs['{name}']['action'] = 'append'" in customized:
             record = {"takes": "value", "type": "str", "repeats": True}
+        elif f"frontend_kwargs['{name}']['type'] = optional_type(str)" in customized:
+            record["type"] = "str"  # an action of its own reads the text
         yield ["--" + name.replace("_", "-")], {**record, "line": f"{path}:{declared.lineno}"}
     for call in added(tree):
         names = [str(a.value) for a in call.args if isinstance(a, ast.Constant)]

@@ -9,6 +9,7 @@ import click
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.cli import options
+from mlload.cli.companions import companion_options, companion_words, with_companions
 from mlload.cli.engine_options import engine_options, request_from
 from mlload.cli.output import Output
 from mlload.cli.serve_command import META, PARTITION, Asked, ServeCommand
@@ -43,6 +44,7 @@ OURS = (
     help="Such as h100, cc:9.0 (a compute capability), cc:9.0,mem:80, or local; one row a generation without it.",
 )
 @engine_options
+@companion_options
 @click.option("--hf-overrides", metavar="JSON", help="Changes to config.json, as the engine makes them.")
 @click.option("--serve-config", metavar="FILE", help="The engine's own YAML of flags (its --config).")
 @options.engine
@@ -147,11 +149,11 @@ def question_of(ctx: click.Context, values: Mapping[str, Any], profile: Profile)
         meshes=meshes,
         profile=profile,
         gpu=None if values["gpu"] is None else find(values["gpu"]),
-        asked=request_from(values),
+        asked=with_companions(ctx, request_from(values), values),
         assume_quant=values["assume_quant"],
         hf_overrides=overrides,
         line=asked.line,
-        extra=asked.extra,
+        extra=(*companion_words(values), *asked.extra),
     )
 
 

@@ -107,7 +107,7 @@ def of_gpu(plan: Plan, request: Request) -> Iterator[Finding]:
 
 def at_every_size(plan: Plan, request: Request) -> Iterator[Finding]:
     """Errors that no parallel size changes: of the files, their tensors, their names and the config."""
-    config_rules = [rule for rule in rules.all_rules() if rule.code.startswith(("CF", "FI", "NM"))]
+    config_rules = [rule for rule in rules.all_rules() if rule.code.startswith(("CF", "FI", "LO", "NM", "DR002", "DR003"))]
     from_rules, _ = rules.run(Context(plan.model, plan, request), config_rules)
     found = (*plan.model.checkpoint.problems, *engine_refusals(plan, request), *plan.model.findings, *from_rules)
     return (finding for finding in found if finding.severity == "error")
