@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlload.checkpoint import hints, json_text
-from mlload.checkpoint.finding import Finding, Hint, Severity
+from mlload.checkpoint.finding import Finding, Hint, Question, Severity
 from mlload.checkpoint.headers import Headers
 from mlload.checkpoint.json_text import MAX_SIDE_FILE, BadJson
 from mlload.checkpoint.sniff import lfs_fields, sniff
@@ -17,7 +17,10 @@ from mlload.checkpoint.weight_files import kind_of_file
 # Large, and of no use to a verdict; read by whoever needs them.
 SKIPPED = frozenset({"tokenizer.json", "vocab.json", "merges.json"})
 # An engine does not start when one of these cannot be parsed.
-NEEDED = frozenset({"config.json", "generation_config.json", "tokenizer_config.json", "params.json"})
+NEEDED = frozenset({"config.json", "tokenizer_config.json", "special_tokens_map.json", "params.json"})
+# Where it is no JSON the engine takes config.json's ids in its place (vLLM 0.33.0 transformers_utils/config.py:1283),
+# and sampling has no defaults; where it is JSON and no object, the engine stops.
+GENERATION = "generation_config.json"
 
 
 def names(listing: Sequence[SourceFile]) -> list[str]:
@@ -43,7 +46,10 @@ def parse(
 
     def problem(code: str, name: str, message: str, hint: Hint) -> None:
         severity: Severity = "error" if name in NEEDED else "warning"
-        findings.append(Finding(code, severity, "starts", name, message, {"size": sizes[name].size}, (hint,)))
+        if name == GENERATION:
+            message = f"{message.removesuffix('.')}; the engine goes on with the ids of config.json."
+        question: Question = "right" if name == GENERATION else "starts"
+        findings.append(Finding(code, severity, question, name, message, {"size": sizes[name].size}, (hint,)))
 
     for name, raw in texts.items():
         again = hints.download_again(source, name)
@@ -67,9 +73,9 @@ def parse(
             else:
                 problem("FI061", name, f"{name} {cause}.", again)
             continue
-        if name in NEEDED and not isinstance(values[name], dict):
-            kind = json_text.kind_of(values[name])
-            problem("FI061", name, f"{name} holds {kind} where an object {{...}} is expected.", again)
+        if name in (*NEEDED, GENERATION) and not isinstance(values[name], dict):
+            message = f"{name} holds {json_text.kind_of(values[name])} where an object {{...}} is expected."
+            findings.append(Finding("FI061", "error", "starts", name, message, {"size": sizes[name].size}, (again,)))
     return values, findings
 
 
