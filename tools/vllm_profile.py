@@ -455,6 +455,21 @@ def model_config(release: Release) -> dict[str, Any]:
     path = "model_executor/layers/vocab_parallel_embedding.py"
     value, line = assigned(release.tree(path), "DEFAULT_VOCAB_PADDING_SIZE")
     out["vocab_padding"] = fact(literal(value), path, line)
+    path = "config/cache.py"
+    value, line = assigned(release.tree(path), "CacheDType")
+    assert isinstance(value, ast.Subscript)
+    out["kv_cache_dtypes"] = fact(literal(value.slice), path, line)
+    value, line = assigned(release.tree(path), "gpu_memory_utilization")
+    assert isinstance(value, ast.Call)
+    out["gpu_memory_utilization"] = fact(
+        next(literal(k.value) for k in value.keywords if k.arg == "default"), path, line
+    )
+    path = "config/vllm.py"
+    try:
+        node = function(release.tree(path), "_reject_mismatched_float_kv_cache")
+        out["kv_cache_float_matches"] = fact(True, path, node)
+    except KeyError:
+        out["kv_cache_float_matches"] = fact(False, path, 0)
     path = "config/multimodal.py"
     value, line = assigned(release.tree(path), "mm_encoder_tp_mode")
     out["mm_encoder_tp_mode"] = fact(literal(value), path, line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlload.checkpoint.checkpoint import Checkpoint
@@ -19,9 +20,11 @@ from mlload.profiles import Profile
 from mlload.profiles.gpus import Gpu, judged_by_default
 from mlload.validators.context import Request
 from mlload.validators.memory import memory_of
+from mlload.validators.rules import attempt
 from mlload.validators.verdict import Fits, Verdict, at_every_size, combine, fits_of, judge, kernels_of
 
 if TYPE_CHECKING:
+    from mlload.cli.validate_deep import Deep, Looked
     from mlload.cli.validate_upgrade import Upgrade
     from mlload.gate.waivers import Waived
     from mlload.profiles.serve_line import ServeLine
@@ -53,6 +56,7 @@ class Entry:
     question: Question | None = None
     waived: tuple[Waived, ...] = ()
     ignored: int = 0
+    looked: Looked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class Question:
     hf_overrides: dict[str, Any] = field(default_factory=dict)
     line: ServeLine | None = None
     extra: tuple[str, ...] = ()
+    deep: Deep | None = None
 
     @property
     def judged(self) -> Gpu | None:
@@ -123,6 +128,10 @@ def judge_source(source: str, question: Question, revision: str | None, *, alone
 
         checkpoint = replace(checkpoint, config=overridden(checkpoint.config, question.hf_overrides))
     found = judge_checkpoint(checkpoint, question)
+    if question.deep is not None:
+        from mlload.cli.validate_deep import with_contents
+
+        found = with_contents(found, checkpoint, question.deep)
     return [replace(entry, checkpoint=checkpoint, question=question) for entry in found]
 
 
@@ -172,7 +181,7 @@ def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[W
         quantization=request.quantization,
     ):
         if not any(kernel.refusals for kernel in kernels_of(other)):
-            memory = memory_of(other, request)
+            memory = attempt("memory", partial(memory_of, other, request), [])
             longest = None if memory is None else memory.max_model_len
             found.append(WorkingSize(other.mesh, fits_of(other, request, memory), longest))
     return tuple(found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlload.checkpoint.finding import Finding, Hint
-from mlload.plan.kv import KV_DTYPES
 from mlload.validators.context import Context
 from mlload.validators.rules import rule
 
@@ -98,8 +97,8 @@ def kv_dtype_known(context: Context) -> Iterator[Finding]:
     asked, profile = context.request.kv_cache_dtype, context.plan.profile
     if asked == "auto" or profile.engine != "vllm":
         return
-    known = profile.value("kv_cache_dtypes", ()) or ("auto", *KV_DTYPES)
-    if asked not in known:
+    known = profile.value("kv_cache_dtypes", ())
+    if known and asked not in known:
         yield Finding(
             "DT010",
             "error",
@@ -109,7 +108,11 @@ def kv_dtype_known(context: Context) -> Iterator[Finding]:
             {"kv_cache_dtype": asked},
             (Hint("leave it to the checkpoint", "--kv-cache-dtype auto"),),
         )
-    elif asked in ("float16", "bfloat16") and NAMES.get(context.plan.dtype) != asked:
+    elif (
+        profile.value("kv_cache_float_matches")
+        and asked in ("float16", "bfloat16")
+        and NAMES.get(context.plan.dtype) != asked
+    ):
         running = NAMES.get(context.plan.dtype, context.plan.dtype)
         yield Finding(
             "DT010",

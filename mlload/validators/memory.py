@@ -26,7 +26,7 @@ def memory_of(plan: Plan, request: Request) -> MemoryAnswer | None:
         int(request.memory_gib * GIB),
         request.gpu or "",
         derived.default if derived else None,
-        utilization=request.gpu_memory_utilization,
+        utilization=request.gpu_memory_utilization or plan.profile.value("gpu_memory_utilization"),
         max_model_len=request.max_model_len,
         max_num_seqs=request.max_num_seqs,
         max_num_batched_tokens=request.max_num_batched_tokens,

@@ -12,6 +12,7 @@ from typing import Literal
 
 from mlload.checkpoint.finding import Finding, by_severity
 from mlload.kernels.choice import Choice, choose
+from mlload.plan.kv import KV_DTYPES
 from mlload.plan.memory import MemoryAnswer
 from mlload.plan.plan import Plan
 from mlload.plan.unknowns import Unknown
@@ -78,6 +79,8 @@ def fits_of(plan: Plan, request: Request, memory: MemoryAnswer | None) -> Fits |
         return None
     if memory is None or plan.unknowns or (request.quantization and plan.model.quant is None):
         return "unknown"
+    if request.kv_cache_dtype not in ("auto", *KV_DTYPES):
+        return "unknown"  # a packing of its own
     return memory.fits
 
 
@@ -107,7 +110,9 @@ def of_gpu(plan: Plan, request: Request) -> Iterator[Finding]:
 
 def at_every_size(plan: Plan, request: Request) -> Iterator[Finding]:
     """Errors that no parallel size changes: of the files, their tensors, their names and the config."""
-    config_rules = [rule for rule in rules.all_rules() if rule.code.startswith(("CF", "FI", "LO", "NM", "DR002", "DR003"))]
+    config_rules = [
+        rule for rule in rules.all_rules() if rule.code.startswith(("CF", "FI", "LO", "NM", "DR002", "DR003"))
+    ]
     from_rules, _ = rules.run(Context(plan.model, plan, request), config_rules)
     found = (*plan.model.checkpoint.problems, *engine_refusals(plan, request), *plan.model.findings, *from_rules)
     return (finding for finding in found if finding.severity == "error")

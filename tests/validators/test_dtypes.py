@@ -135,6 +135,7 @@ def test_dt010_unknown_cache_dtype() -> None:
 
 def test_dt010_a_cache_of_another_16_bits() -> None:
     assert on((9, 0), kv_cache_dtype="float16").starts is False
+    assert on((9, 0), kv_cache_dtype="float16", version="0.32").starts is True
     assert on((9, 0), kv_cache_dtype="bfloat16").starts is True
     assert on((9, 0), kv_cache_dtype="float16", dtype="half").starts is True
 

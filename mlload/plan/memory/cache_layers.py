@@ -45,14 +45,10 @@ def cache_layers(
         kind = KINDS.get(group.kind)
         shared = frozenset(group.shares)
         own = tuple(layer for layer in group.layers if layer not in shared)
-        if kind is not None and own:
-            found.append(
-                CacheLayers(
-                    kind,
-                    own,
-                    token_bytes(group, tp, kv_dtype),
-                    state_bytes(group, tp, 0, kept),
-                    group.window if kind in ("sliding", "chunked") else None,
-                )
-            )
+        if kind is None or not own:
+            continue
+        window = group.window if kind in ("sliding", "chunked") else None
+        entry = CacheLayers(kind, own, token_bytes(group, tp, kv_dtype), state_bytes(group, tp, 0, kept), window)
+        if entry.token_bytes or entry.state_bytes:
+            found.append(entry)
     return tuple(found)

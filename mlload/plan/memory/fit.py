@@ -47,7 +47,8 @@ class MemoryAnswer:
     request:       tokens of the longest request, as asked or as the config says
     tokens:        that the cache holds in requests of that length: at least and at most
     concurrency:   such requests at once: at least and at most
-    max_model_len: the longest request that surely fits (or that may, where none surely does); None without a cache
+    max_model_len: the longest request that surely fits (or that may, where none surely does), no longer than the
+                 config allows; None without a cache, or where neither the config nor the user names a length
     """
 
     settings: Settings
@@ -117,8 +118,10 @@ def _answer(
     need = cache.request_blocks(1 if settings.fit_len else request, in_flight)
     # One block is the engine's own and holds nothing.
     fits = "yes" if need <= low - 1 else "tight" if need <= high - 1 else "no"
-    bound = limit if limit is not None and not settings.asked_len else max(limit or 0, request)
-    longest = cache.longest(low - 1, in_flight, bound) or cache.longest(high - 1, in_flight, bound)
+    bound = max(limit or 0, settings.max_model_len or 0)
+    longest = None
+    if bound:
+        longest = cache.longest(low - 1, in_flight, bound) or cache.longest(high - 1, in_flight, bound)
     served = min(request, longest) if settings.fit_len and longest else request
     whole = cache.request_blocks(served, in_flight)
     concurrency = (low / whole, high / whole)
