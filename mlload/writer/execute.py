@@ -1,0 +1,252 @@
+"""Copies carried out: several threads, bounded memory, and a record of what is safely on disk.
+
+Jobs run in the order of the source. Every `EPOCH` bytes the outputs are synced, while the threads go on with
+the next epoch, and `recorded` is told how many jobs are safe: a run that was killed goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.checkpoint.sources.base import Range, Source
+from mlload.writer.copies import CHUNK, Job, Write
+
+EPOCH = 256 * 1024 * 1024
+IOV_MAX = 1024
+THREADS = 4
+
+
+class Interrupted(Exception):
+    """Ctrl-C: threads have ended, the record is up to date."""
+
+
+@dataclass
+class Epoch:
+    """Jobs [start, stop); `left` have not ended; `last` is known when all were handed out."""
+
+    stop: int
+    nbytes: int = 0
+    left: int = 0
+    closed: bool = False
+    checks: list[tuple[Write, bytes]] = field(default_factory=list)
+
+
+class Copier:
+    """Carries out jobs from one source into files that are open for writing."""
+
+    def __init__(
+        self,
+        source: Source,
+        outputs: Sequence[int],
+        *,
+        verify: bool = False,
+        threads: int = THREADS,
+        step: Callable[[int], None] = lambda nbytes: None,
+        recorded: Callable[[int], None] = lambda jobs: None,
+    ) -> None:
+        """outputs: file descriptors, by the index that `Write.file` names
+        verify:   read back what was written, past the page cache where the system allows, and compare hashes
+        step:     told of bytes read, from any thread
+        recorded: told how many jobs are safely on disk
+        """
+        self.source = source
+        self.outputs = outputs
+        self.verify = verify
+        self.threads = threads
+        self.step = step
+        self.recorded = recorded
+        self._path: Callable[[str], str] | None = None if source.remote else getattr(source, "path", None)
+        self._inputs: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._epochs: list[Epoch] = []
+        self._error: BaseException | None = None
+        self._ended = 0
+
+    def run(self, jobs: Iterator[Job], done: int = 0) -> None:
+        """Carry out every job after the first `done`. Raises MlloadError, or KeyboardInterrupt after the threads
+        have ended."""
+        remaining = islice(jobs, done, None)
+        self._next, self._number = remaining, done
+        workers = [threading.Thread(target=self._work, name=f"copy-{n}", daemon=True) for n in range(self.threads)]
+        try:
+            for worker in workers:
+                worker.start()
+            self._settle()
+        except BaseException as error:
+            with self._changed:
+                self._error = self._error or error
+            raise
+        finally:
+            for worker in workers:
+                worker.join()
+            for descriptor in self._inputs.values():
+                os.close(descriptor)
+            self._inputs.clear()
+        if self._error is not None:
+            raise self._error
+
+    def _settle(self) -> None:
+        """Sync and record epoch by epoch, until all jobs have ended or one has failed."""
+        at = 0
+        while True:
+            with self._changed:
+                while not (
+                    self._error
+                    or (at < len(self._epochs) and self._epochs[at].closed and not self._epochs[at].left)
+                    or (self._ended == self.threads and at == len(self._epochs))
+                ):
+                    self._changed.wait(0.5)
+                if self._error or at == len(self._epochs):
+                    return
+                epoch = self._epochs[at]
+            for number in self.outputs:
+                os.fdatasync(number)
+            for write, digest in epoch.checks:
+                self._check(write, digest)
+            epoch.checks.clear()
+            self.recorded(epoch.stop)
+            at += 1
+
+    def _take(self) -> tuple[Job, Epoch] | None:
+        with self._changed:
+            if self._error is not None:
+                return None
+            try:
+                job = next(self._next)
+            except StopIteration:
+                job = None
+            except BaseException as error:
+                self._error = error
+                job = None
+            if job is None:
+                if self._epochs:
+                    self._epochs[-1].closed = True
+                return None
+            if not self._epochs or self._epochs[-1].closed:
+                self._epochs.append(Epoch(self._number))
+            epoch = self._epochs[-1]
+            self._number += 1
+            epoch.stop = self._number
+            epoch.nbytes += job.length
+            epoch.left += 1
+            epoch.closed = epoch.nbytes >= EPOCH
+            return job, epoch
+
+    def _work(self) -> None:
+        buffer = memoryview(bytearray(CHUNK))
+        try:
+            while True:
+                taken = self._take()
+                if taken is None:
+                    return
+                job, epoch = taken
+                piece = self._read(job, buffer)
+                for write in job.writes:
+                    digest = self._write(write, piece)
+                    if digest:
+                        with self._lock:
+                            epoch.checks.append((write, digest))
+                self.step(job.length)
+                with self._changed:
+                    epoch.left -= 1
+                    if not epoch.left:
+                        self._changed.notify_all()
+        except BaseException as error:
+            with self._changed:
+                self._error = self._error or _told(error)
+        finally:
+            with self._changed:
+                self._ended += 1
+                self._changed.notify_all()
+
+    def _read(self, job: Job, buffer: memoryview) -> memoryview:
+        if self._path is None:
+            piece: Any = self.source.read_many([Range(job.file, job.offset, job.length)])[0]
+            if isinstance(piece, Exception):
+                raise piece
+            if len(piece) != job.length:
+                raise MlloadError(f"{job.file} ends at {job.offset + len(piece):,}: it has changed", exit_code=3)
+            return memoryview(piece)
+        descriptor = self._input(job.file)
+        if job.length > len(buffer):
+            buffer = memoryview(bytearray(job.length))
+        got = 0
+        while got < job.length:
+            count = os.preadv(descriptor, [buffer[got : job.length]], job.offset + got)
+            if not count:
+                raise MlloadError(f"{job.file} ends at {job.offset + got:,}: it has changed", exit_code=3)
+            got += count
+        return buffer[: job.length]
+
+    def _input(self, name: str) -> int:
+        with self._lock:
+            descriptor = self._inputs.get(name)
+            if descriptor is None:
+                assert self._path is not None
+                descriptor = self._inputs[name] = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+            return descriptor
+
+    def _write(self, write: Write, piece: memoryview) -> bytes:
+        descriptor, length = self.outputs[write.file], write.length
+        adjacent = isinstance(write.places, range) and (len(write.places) == 1 or write.places.step == length)
+        if adjacent:
+            views = [piece[at : at + length] for at in write.sources]
+            place = write.places[0]
+            for start in range(0, len(views), IOV_MAX):
+                group = views[start : start + IOV_MAX]
+                write_all(descriptor, group, place)
+                place += length * len(group)
+        else:
+            for at, place in zip(write.sources, write.places, strict=True):
+                write_all(descriptor, [piece[at : at + length]], place)
+        return _digest(piece[at : at + length] for at in write.sources) if self.verify else b""
+
+    def _check(self, write: Write, digest: bytes) -> None:
+        descriptor = self.outputs[write.file]
+        first, last = min(write.places), max(write.places) + write.length
+        os.posix_fadvise(descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
+        if _digest(os.pread(descriptor, write.length, place) for place in write.places) != digest:
+            raise MlloadError(
+                f"what was written at byte {write.places[0]:,} of output file {write.file} reads back differently",
+                hint="check the disk; nothing was put under the final name",
+                exit_code=1,
+            )
+
+
+def _digest(pieces: Iterator[Any]) -> bytes:
+    from hashlib import blake2b
+
+    digest = blake2b(digest_size=16)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
+
+
+def write_all(descriptor: int, views: list[memoryview], place: int) -> None:
+    """All bytes of all views, one after another, from `place` on."""
+    total = sum(map(len, views))
+    count = os.pwritev(descriptor, views, place)
+    while count < total:
+        joined = memoryview(b"".join(views))[count:]
+        views, place, total = [joined], place + count, len(joined)
+        count = os.pwritev(descriptor, views, place)
+
+
+def _told(error: BaseException) -> BaseException:
+    if isinstance(error, OSError):
+        import errno
+
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return MlloadError(
+                "the disk is full; what was written so far stays beside, and the same command goes on from there",
+                exit_code=1,
+            )
+        return MlloadError(f"cannot copy: {error.strerror or error}", exit_code=3)
+    return error

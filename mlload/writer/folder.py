@@ -1,0 +1,174 @@
+"""An output folder that appears under its name only when it is complete.
+
+Everything is written into `NAME.partial` beside it, synced, and renamed. A run that was interrupted leaves that
+folder with a record (`progress.json`), and the same command goes on from there; another command starts anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from mlload.checkpoint.finding import MlloadError
+
+RECORD = "mlload-progress.json"
+RESERVE = 16 * 1024 * 1024  # left free beside what is written, for names and journals of the file system
+
+
+class OutputFolder:
+    """`with OutputFolder(path, request, size) as folder:` then `folder.open`, `folder.record`, `folder.finish()`.
+
+    Without `finish` the partial folder stays, as it does when the process is killed.
+    """
+
+    def __init__(self, path: str, request: str, size: int) -> None:
+        """request: digest of what is asked for and of its source; size: bytes that will be written"""
+        self.path = os.path.abspath(os.path.expanduser(path))
+        self.partial = self.path + ".partial"
+        self.request = request
+        self.size = size
+        self.done = 0
+        self.resumed = False
+        self._lock = -1
+
+    def __enter__(self) -> OutputFolder:
+        refuse_existing(self.path)
+        try:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            os.makedirs(self.partial, exist_ok=True)
+        except OSError as error:
+            raise MlloadError(f"{self.path} cannot be made: {error.strerror}", exit_code=3) from error
+        self._take_lock()
+        record = self._read_record()
+        if record.get("request") == self.request and isinstance(record.get("done"), int):
+            self.done, self.resumed = record["done"], True
+        else:
+            self._empty()
+            self.record(0)
+        self._check_space()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+
+    def create(self, name: str, size: int, header: bytes) -> int:
+        """A file of `size` bytes that begins with `header`, open for reading and writing."""
+        path = self._below(name)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            if os.fstat(descriptor).st_size != size:
+                os.ftruncate(descriptor, size)
+            os.pwrite(descriptor, header, 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise MlloadError(f"{name} cannot be written: {error.strerror}", exit_code=1) from error
+        return descriptor
+
+    def write(self, name: str, content: Iterable[bytes]) -> None:
+        """A whole small file, in pieces."""
+        with open(self._below(name), "wb") as handle:
+            for piece in content:
+                handle.write(piece)
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    def record(self, done: int) -> None:
+        """That the first `done` jobs are safely on disk."""
+        text = json.dumps({"request": self.request, "done": done})
+        path = os.path.join(self.partial, RECORD)
+        with open(path + ".new", "w", encoding="ascii") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(path + ".new", path)
+        self.done = done
+
+    def finish(self) -> None:
+        """Everything is there: sync, and give the folder its name."""
+        for folder, _, _ in os.walk(self.partial):
+            sync_folder(folder)
+        os.unlink(os.path.join(self.partial, RECORD))
+        try:
+            os.rename(self.partial, self.path)
+        except OSError as error:
+            raise MlloadError(
+                f"{self.path} appeared while its content was written; that lies in {self.partial}", exit_code=1
+            ) from error
+        sync_folder(os.path.dirname(self.path))
+
+    def _below(self, name: str) -> str:
+        path = os.path.join(self.partial, *name.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
+
+    def _take_lock(self) -> None:
+        import fcntl
+
+        self._lock = os.open(self.partial, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise MlloadError(f"another run is writing {self.partial} right now", exit_code=1) from None
+
+    def _read_record(self) -> dict[str, Any]:
+        try:
+            with open(os.path.join(self.partial, RECORD), encoding="ascii") as handle:
+                value = json.load(handle)
+        except (OSError, ValueError):
+            value = None
+        if value is None and os.listdir(self.partial):
+            if set(os.listdir(self.partial)) <= {RECORD, RECORD + ".new"}:
+                return {}
+            raise MlloadError(
+                f"{self.partial} exists and is not the rest of an interrupted run; it is left as it is",
+                hint="move it away, or choose another -o",
+            )
+        return value if isinstance(value, dict) else {}
+
+    def _empty(self) -> None:
+        for name in os.listdir(self.partial):
+            path = os.path.join(self.partial, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+
+    def _check_space(self) -> None:
+        there = sum(
+            os.lstat(os.path.join(folder, name)).st_blocks * 512
+            for folder, _, names in os.walk(self.partial)
+            for name in names
+        )
+        state = os.statvfs(self.partial)
+        free = state.f_bavail * state.f_frsize
+        needed = max(0, self.size - there) + RESERVE
+        if needed > free:
+            raise MlloadError(
+                f"{self.size:,} bytes are to be written and {os.path.dirname(self.path)} has {free:,} free "
+                f"({needed - free:,} too few)",
+                hint="choose another -o, or make room",
+                exit_code=1,
+            )
+
+
+def refuse_existing(path: str) -> None:
+    """An output never replaces what is there; an empty folder is no content."""
+    if os.path.islink(path) or os.path.lexists(path):
+        if os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path):
+            return
+        raise MlloadError(f"{path} exists; nothing is ever overwritten", hint="choose another -o, or remove it first")
+
+
+def sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,108 @@
+"""What is to be written, before a byte is: output files, the tensors in them, and where each byte comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from mlload.checkpoint.tensor import DTYPE_BITS
+from mlload.plan.segments import Box
+from mlload.writer.boxes import Shape, bytes_shape, whole
+
+FORMAT = {"format": "pt"}
+
+
+class Take(NamedTuple):
+    """A box of a source tensor (in its whole shape) that becomes a box of an output tensor."""
+
+    tensor: str
+    box: Box
+    to: Box
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """name, dtype, shape: as its file's header will say
+    takes: what fills it; what none of them fills stays zero (an engine's padding rows)
+    content: its bytes, for the few that no source holds (an engine's own scalars)"""
+
+    name: str
+    dtype: str
+    shape: Shape
+    takes: tuple[Take, ...]
+    content: bytes = b""
+
+    @property
+    def nbytes(self) -> int:
+        return prod(bytes_shape(self.shape, self.dtype))
+
+    @property
+    def boxes(self) -> tuple[tuple[Box, Box], ...]:
+        """(box of the source, its place here) of every take."""
+        return tuple((take.box, take.to) for take in self.takes)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """One safetensors file.
+
+    name:    below the output folder
+    header:  its first bytes, length and padding included
+    tensors: with the offset of each, counted from the start of the file
+    size:    bytes
+    """
+
+    name: str
+    header: bytes
+    tensors: tuple[tuple[OutputTensor, int], ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """files: to write; texts: small files with their content (an index, a manifest), by name"""
+
+    files: tuple[OutputFile, ...]
+    texts: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.size for file in self.files) + sum(map(len, self.texts.values()))
+
+
+def whole_tensor(name: str, dtype: str, shape: Shape) -> OutputTensor:
+    """A tensor that is copied as it is."""
+    return OutputTensor(name, dtype, shape, (Take(name, whole(shape), whole(shape)),))
+
+
+def output_file(name: str, tensors: Iterable[OutputTensor], metadata: Mapping[str, str] = FORMAT) -> OutputFile:
+    """A safetensors file whose data follows the given order, widest elements first so that each is aligned."""
+    ordered = sorted(tensors, key=lambda tensor: -DTYPE_BITS[tensor.dtype])
+    entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    places: list[tuple[OutputTensor, int]] = []
+    for tensor in ordered:
+        places.append((tensor, at))
+        size = tensor.nbytes
+        entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    start = len(header)
+    return OutputFile(name, header, tuple((tensor, start + offset) for tensor, offset in places), start + at)
+
+
+def index_text(weight_map: Mapping[str, str], total_size: int) -> bytes:
+    """`model.safetensors.index.json`, names sorted as Hugging Face sorts them."""
+    document = {"metadata": {"total_size": total_size}, "weight_map": dict(sorted(weight_map.items()))}
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+
+
+def index_of(files: Sequence[OutputFile]) -> bytes:
+    """The index of a set of files; total_size counts tensors, not headers."""
+    weight_map = {tensor.name: file.name for file in files for tensor, _ in file.tensors}
+    return index_text(weight_map, sum(tensor.nbytes for file in files for tensor, _ in file.tensors))

@@ -1,0 +1,191 @@
+"""vLLM's `sharded_state`: each rank's own parameters under vLLM's names, fused, padded and cut as vLLM holds them.
+
+`--load-format sharded_state` copies every tensor into the model's `state_dict` before the layers process their
+weights (vllm/model_executor/model_loader/sharded_state_loader.py `load_weights`, base_loader.py `load_model`), and
+wants every key of it, once for parameters that are one (the smaller name). So what belongs into the files is the
+state as the layers create it, buffers of the attention layers included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from struct import pack
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.plan.cutting import allocated_length
+from mlload.plan.plan import Plan
+from mlload.plan.segments import Segment
+from mlload.writer.holdings import Holdings
+from mlload.writer.layout import Layout, OutputFile, OutputTensor, Take, output_file
+from mlload.writer.rank_tensors import fitted
+from mlload.writer.sizes import dealt
+
+# Kinds of modules whose parameters are plain: `weight` and `bias`, filled part by part.
+PLAIN = {
+    "QKVParallelLinear", "MergedColumnParallelLinear", "ColumnParallelLinear", "RowParallelLinear", "ReplicatedLinear",
+    "VocabParallelEmbedding", "ParallelLMHead", "Embedding", "RMSNorm", "GemmaRMSNorm", "LayerNorm", "GateLinear",
+}  # fmt: skip
+EXPERTS = "RoutedExperts"
+# Scalars that every attention layer registers as buffers, all 1 (vllm/model_executor/layers/attention/attention.py
+# `set_default_quant_scales`).
+SCALES = ("_k_scale", "_prob_scale", "_q_scale", "_v_scale")
+ONE = pack("<f", 1.0)
+# Classes that use the embedding itself as their head, and have no `lm_head` (vllm/model_executor/models/gemma2.py).
+HEADLESS = {"gemma2"}
+
+
+def refuse_quantized(plan: Plan) -> None:
+    """vLLM's own round trip fails for quantized models; those are refused with the reason."""
+    quant = plan.model.quant
+    label = plan.model.checkpoint.label
+    if quant is not None and (plan.view.sees_quantization or quant.schemes):
+        raise MlloadError(
+            f"{label} is quantized ({quant.method}), and sharded_state does not survive that: vLLM's saver writes "
+            "weights after they were repacked for a kernel, its loader fills the ones before, so which of the two a "
+            "file holds cannot be told",
+            hint="--layout mlload keeps the format on disk and cuts it per rank",
+            exit_code=1,
+        )
+
+
+def sharded_state_layout(plan: Plan, holdings: Holdings, limit: int) -> Layout:
+    """All ranks of a plan, in parts of at most `limit` bytes."""
+    _refuse_unknown(plan)
+    files: list[OutputFile] = []
+    for rank in plan.mesh.ranks:
+        if plan.mesh.pp > 1:
+            stem = f"model-pp-{plan.mesh.pp_rank(rank)}-tp-{plan.mesh.tp_rank(rank)}"
+        else:
+            stem = f"model-rank-{rank}"
+        for part, tensors in enumerate(dealt(vllm_tensors(plan, rank, holdings), limit, lambda name: name)):
+            files.append(output_file(f"{stem}-part-{part}.safetensors", tensors))
+    return Layout(tuple(files))
+
+
+def _refuse_unknown(plan: Plan) -> None:
+    label = plan.model.checkpoint.label
+    if plan.profile.engine != "vllm":
+        raise MlloadError(f"sharded_state is vLLM's; --engine {plan.profile.engine} does not read it")
+    kinds = {
+        param.spec.kind
+        for param in plan.view.params
+        if param.spec.engine and not param.spec.draft and (param.stored or param.spec.engine_only)
+    }
+    strange = sorted(kinds - PLAIN - {EXPERTS})
+    if plan.view.mla or strange or any(param.spec.engine_only for param in plan.view.params):
+        what = "latent attention" if plan.view.mla else ", ".join(strange) or "parameters that no checkpoint holds"
+        raise MlloadError(
+            f"{label}: vLLM's class has parameters and buffers beyond its checkpoint ({what}), whose names mlload "
+            "does not know, and sharded_state wants every one",
+            hint="--layout mlload cuts any model",
+            exit_code=1,
+        )
+    if any(param.spec.mesh == "tower" for param in plan.view.params):
+        raise MlloadError(
+            f"{label} has a vision or audio tower, whose state mlload does not write for sharded_state",
+            hint="--layout mlload cuts any model",
+            exit_code=1,
+        )
+
+
+def vllm_tensors(plan: Plan, rank: int, holdings: Holdings) -> Iterator[OutputTensor]:
+    """The entries of one worker's `state_dict`, subtensors left out as vLLM leaves them out."""
+    groups: dict[str, list[Segment]] = {}
+    for segment in plan.segments(rank):
+        if segment.engine and segment.tensor in holdings.tensors:
+            groups.setdefault(_parameter(segment), []).append(segment)
+    padded = _padded_rows(plan)
+    tied = _tied(plan)
+    for name, members in groups.items():
+        if members[0].kind in ("weight", "bias") and ".routed_experts." in name:
+            yield _experts(name, members, holdings)
+            continue
+        tensor = _fused(name, members, holdings)
+        rows = padded.get(members[0].engine)
+        if rows is not None:
+            tensor = replace(tensor, shape=(rows, *tensor.shape[1:]))
+        module = name.rpartition(".")[0]
+        if module in tied and _is_last(plan, rank):
+            tensor = replace(tensor, name=min(name, tied[module] + "." + name.rpartition(".")[2]))
+        yield tensor
+        if members[0].role == "q" and name.endswith(".weight"):
+            for scale in SCALES:
+                attention = module.rpartition(".")[0] + ".attn."
+                yield OutputTensor(attention + scale, "F32", (), (), ONE)
+
+
+def _parameter(segment: Segment) -> str:
+    """vLLM's name of the parameter that a segment is (a part of)."""
+    suffix = "bias" if segment.kind == "bias" else "weight"
+    if segment.engine.endswith(".routed_experts"):
+        stack = "w2" if segment.role not in ("gate", "up") else "w13"
+        return f"{segment.engine}.{stack}_{suffix}"
+    return f"{segment.engine}.{suffix}"
+
+
+def _fused(name: str, members: list[Segment], holdings: Holdings) -> OutputTensor:
+    """Parts one after another along the first dim, each as its rank holds it."""
+    takes: list[Take] = []
+    base = 0
+    done: str | None = None
+    length = 0
+    for segment in members:
+        if segment.tensor != done:
+            base, done = base + length, segment.tensor
+            length = segment.shape[0] if segment.shape else 0
+        box, to = fitted(segment, holdings)
+        takes.append(Take(segment.tensor, box, ((to[0][0] + base, to[0][1] + base), *to[1:]) if to else to))
+    first = members[0]
+    return OutputTensor(name, holdings[first.tensor].dtype, (base + length, *first.shape[1:]), tuple(takes))
+
+
+def _experts(name: str, members: list[Segment], holdings: Holdings) -> OutputTensor:
+    """Experts stored one by one, stacked: w13 [E, 2I, H] holds gate above up, w2 [E, H, I]."""
+    first = members[0]
+    if len(first.shape) == 3:
+        raise MlloadError(
+            f"{first.tensor}: experts that are stored stacked are not written for sharded_state",
+            hint="--layout mlload cuts any model",
+            exit_code=1,
+        )
+    order = {"gate": 0, "up": 1}
+    experts: dict[int, list[Segment]] = {}
+    for segment in members:
+        number = int(segment.tensor.partition(".experts.")[2].split(".")[0])
+        experts.setdefault(number, []).append(segment)
+    takes: list[Take] = []
+    rows = 0
+    for slot, expert in enumerate(sorted(experts)):
+        rows = 0
+        for segment in sorted(experts[expert], key=lambda segment: order.get(segment.role, 0)):
+            box, to = fitted(segment, holdings)
+            takes.append(Take(segment.tensor, box, ((slot, slot + 1), (rows + to[0][0], rows + to[0][1]), *to[1:])))
+            rows += segment.shape[0]
+    shape = (len(experts), rows, *first.shape[1:])
+    return OutputTensor(name, holdings[first.tensor].dtype, shape, tuple(takes))
+
+
+def _padded_rows(plan: Plan) -> dict[str, int]:
+    """Engine path of every table that is cut by vocabulary -> rows that vLLM allocates on a rank."""
+    return {
+        param.spec.engine: allocated_length(param.spec, plan.mesh.tp, plan.view.padding)
+        for param in plan.view.params
+        if param.spec.style == "vocab" and param.spec.engine
+    }
+
+
+def _tied(plan: Plan) -> dict[str, str]:
+    """Engine path of a table -> that of the head that is the same parameter."""
+    if plan.model.config.text_type in HEADLESS:
+        return {}
+    engines = {param.spec.module: param.spec.engine for param in plan.view.params}
+    return {
+        engines[param.spec.alias_of]: param.spec.engine
+        for param in plan.view.params
+        if param.alias and param.spec.alias_of in engines and param.spec.engine
+    }
+
+
+def _is_last(plan: Plan, rank: int) -> bool:
+    return plan.mesh.pp_rank(rank) == plan.mesh.pp - 1
