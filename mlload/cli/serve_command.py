@@ -128,7 +128,7 @@ class ServeCommand(click.Command):
         said: set[str] = set()
         for entry in stated:
             if entry.known and entry.name not in ("model", "config") and f"--{entry.name}" not in known:
-                text = " ".join(entry.words) if entry.words else f"--{entry.name} {entry.value}"
+                text = " ".join(entry.words) if entry.words else stated_in_file(entry)
                 if text not in said:
                     said.add(text)
                     yield text
@@ -233,6 +233,15 @@ def as_ours(entry: Given, known: dict[str, click.Option]) -> list[str]:
         return [spelling] if entry.value else [off] if off in known else []
     text = json.dumps(entry.value) if isinstance(entry.value, dict | list) else str(entry.value)
     return [f"{spelling}={text}"]
+
+
+def stated_in_file(entry: Given) -> str:
+    """A flag of a config file as it would be typed."""
+    if isinstance(entry.value, bool):
+        return f"--{entry.name}" if entry.value else f"--no-{entry.name}"
+    if isinstance(entry.value, list):
+        return " ".join([f"--{entry.name}", *map(str, entry.value)])
+    return f"--{entry.name} {json.dumps(entry.value) if isinstance(entry.value, dict) else entry.value}"
 
 
 def engine_name(param: click.Option) -> str:
