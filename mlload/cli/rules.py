@@ -14,12 +14,13 @@ from mlload.cli.layout import wrap
 from mlload.cli.output import Line, Output, Span
 
 # Modules with `CODES`: code -> (title, what it means and what to do).
-PACKAGES = ("checkpoint", "plan", "quant", "profiles", "kernels.choice", "gate")
+PACKAGES = ("checkpoint", "plan", "quant", "profiles", "kernels.choice", "gate", "validators.deep")
 TABLES = tuple(f"mlload.{package}.codes" for package in PACKAGES)
 
 FAMILIES = {
     "AR": "Architecture",
     "CF": "Config",
+    "DP": "Contents",
     "DR": "Draft models",
     "DT": "Dtype and GPU",
     "EN": "Engine",

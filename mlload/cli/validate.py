@@ -28,8 +28,10 @@ mlload validate ./llama-70b --tp 8 --lock approved.json
 # Options that are ours alone: the engine has no such flags.
 OURS = (
     "gpu", "engine", "assume_quant", "strict", "allow_unknown", "select", "ignore", "lock", "against", "form",
-    "output", "storage", "serve_config",
+    "output", "storage", "serve_config", "deep", "manifest", "write_manifest",
 )  # fmt: skip
+
+DEEP = "mlload.deep"  # in ctx.meta: what is asked of the bytes, and the passes made
 
 
 @click.command(cls=ServeCommand, own=OURS, epilog=EXAMPLES)
@@ -50,6 +52,9 @@ OURS = (
 @options.engine
 @options.assume_quant
 @options.revision
+@click.option("--deep", is_flag=True, help="Read all weights, too: NaN, zero scales, holes, digests that are known.")
+@click.option("--manifest", metavar="FILE", help="Compare the files' sha256 with a list as sha256sum writes it.")
+@click.option("--write-manifest", metavar="FILE", help="Write such a list of all files.")
 @click.option("--select", metavar="CODES", multiple=True, help="Only these codes, or what they begin with: TP,TN003.")
 @click.option("--ignore", metavar="CODES", multiple=True, help="Not these codes, or what they begin with.")
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
@@ -98,6 +103,7 @@ def answer(ctx: click.Context, sources: Sequence[str], values: Mapping[str, Any]
     from mlload.cli.validate_result import ValidateResult
     from mlload.profiles import load, parse_engine
 
+    deep_of(ctx, sources, values)
     profiles = [load(*parse_engine(word)) for word in str(values["engine"]).split(",")]
     # A lock is held against the answer, not against the engines that it is compared with.
     before = {**values, "against": None}
@@ -154,7 +160,17 @@ def question_of(ctx: click.Context, values: Mapping[str, Any], profile: Profile)
         hf_overrides=overrides,
         line=asked.line,
         extra=(*companion_words(values), *asked.extra),
+        deep=ctx.meta[DEEP],
     )
+
+
+def deep_of(ctx: click.Context, sources: Sequence[str], values: Mapping[str, Any]) -> None:
+    """One pass over the bytes for all engines and sizes; kept in `ctx.meta`."""
+    ctx.meta[DEEP] = None
+    if values["deep"] or values["manifest"] or values["write_manifest"]:
+        from mlload.cli.validate_deep import deep_from
+
+        ctx.meta[DEEP] = deep_from(values["deep"], values["manifest"], values["write_manifest"], len(sources))
 
 
 def partition_of(asked: Asked) -> tuple[int, ...] | None:

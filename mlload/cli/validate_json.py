@@ -46,7 +46,17 @@ def entry_json(entry: Entry, result: ValidateResult) -> dict[str, Any]:
         "judged_for": judged_for(result),
         "generations": [generation(row) for row in entry.generations],
         "memory": None if entry.verdict.memory is None else memory(entry.verdict.memory),
+        "deep": contents(entry),
     }
+
+
+def contents(entry: Entry) -> dict[str, Any] | None:
+    """What the bytes were looked at for, file by file."""
+    if entry.looked is None:
+        return None
+    from mlload.cli.validate_deep import as_json
+
+    return as_json(entry.looked, entry.checkpoint)
 
 
 def judged_for(result: ValidateResult) -> str | None:

@@ -46,6 +46,10 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
         yield ""
     yield from answer(entries, result, width)
     yield from memory(entries, result, width)
+    if entries[0].looked is not None:
+        from mlload.cli.validate_deep import lines
+
+        yield from lines(entries[0].looked, width)
     said: set[Hint] = set()
     for finding, meshes in grouped(entries):
         yield ""
