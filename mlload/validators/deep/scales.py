@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlload.checkpoint.checkpoint import Checkpoint
-from mlload.checkpoint.finding import Finding, Hint
+from mlload.checkpoint.finding import Finding, Hint, MlloadError
+from mlload.plan.unknowns import Unknown
 from mlload.validators.deep.report import finding, tensors
 from mlload.validators.deep.scan import Scan
 from mlload.validators.deep.seen import Seen
-from mlload.validators.deep.zero_blocks import lost_weights
+from mlload.validators.deep.zero_blocks import Unfollowable, lost_weights
 
 ENOUGH = 64  # scales of one tensor, before all being equal says anything
 ENOUGH_INPUTS = 8
@@ -21,18 +22,27 @@ def of_scales(scan: Scan) -> Iterator[tuple[str, Seen]]:
     return ((name, seen) for name, seen in scan.tensors.items() if scan.hows[name].kind == "scale")
 
 
-def zero_scales(scan: Scan, checkpoint: Checkpoint) -> Iterator[Finding]:
+def zero_scales(scan: Scan, checkpoint: Checkpoint) -> Iterator[Finding | Unknown]:
     """One scale for all of a layer is wrong when it is 0; of many, those whose weights are not zero."""
-    single, lost = [], {}
+    single, lost, unfollowed = [], {}, {}
     for name, seen in of_scales(scan):
         if not seen.zeros:
             continue
         if seen.elements == 1 or scan.roles[name].role in ("global_scale", "input_scale"):
             single.append(name)
         else:
-            place = lost_weights(scan, checkpoint, name, seen)
-            if place is not None:
-                lost[name] = place
+            try:
+                place = lost_weights(scan, checkpoint, name, seen)
+            except (Unfollowable, MlloadError) as error:
+                unfollowed[name] = str(error)
+            else:
+                if place is not None:
+                    lost[name] = place
+    if unfollowed:
+        name, why = next(iter(unfollowed.items()))
+        count = sum(scan.tensors[name].zeros for name in unfollowed)
+        what = f"whether {count:,} zero scales in {tensors(len(unfollowed))} lie over weights that are not zero"
+        yield Unknown(what, f"{name}: {why}", "")
     if single:
         message = f"{tensors(len(single))} that scale a whole layer by 0: {single[0]}"
         yield finding("DP003", "error", "right", single, message, (ANEW,), zeros=len(single), first=single[0])

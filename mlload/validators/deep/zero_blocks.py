@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
-from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.tensor import DTYPE_BITS, TensorRef
 from mlload.plan.stored import Stored
 from mlload.quant.spec import Dim
@@ -22,24 +21,27 @@ LOOKED_AT = 16  # zero scales per tensor
 MOST_BYTES = 64 << 20  # of the weight's rows, for one scale
 
 
+class Unfollowable(Exception):
+    """Which weights a scale belongs to cannot be told from the layout; the message says why."""
+
+
 def lost_weights(scan: Scan, checkpoint: Checkpoint, name: str, seen: Seen) -> int | None:
     """The first zero scale of a tensor whose weights are not zero; None where all that were looked at are.
 
-    Where the layout cannot be followed, the scale counts as wrong: a sound exporter keeps scales above zero.
+    Raises Unfollowable, and MlloadError where the weights cannot be read.
     """
     role = scan.roles[name]
     weight = weight_of(scan, role)
     if weight is None or role.stored is None:
-        return seen.zero_at[0]
+        raise Unfollowable("no weights are known to belong to it")
     mine, its = checkpoint.tensors[name], checkpoint.tensors[weight]
     partner = scan.roles[weight].stored
     for at in seen.zero_at[:LOOKED_AT]:
-        try:
-            box = partner and box_under(at, mine, role.stored, its, partner)
-            if not box or not all_zero(checkpoint, its, box, scan.roles[weight]):
-                return at
-        except MlloadError:
-            return None
+        box = None if partner is None else box_under(at, mine, role.stored, its, partner)
+        if box is None:
+            raise Unfollowable(f"the layout of {weight} is not one that scales can be followed in")
+        if not all_zero(checkpoint, its, box, scan.roles[weight]):
+            return at
     return None
 
 
@@ -61,6 +63,8 @@ def box_under(at: int, scale: TensorRef, its: Stored, weight: TensorRef, codes: 
         at, index = divmod(at, size)
         if dim.axis:
             place[dim.axis] = (index, dim)
+    if not place:
+        return None
     box = []
     for size, dim in zip(weight.shape, codes.dims, strict=True):
         if dim.axis not in place:
@@ -82,7 +86,7 @@ def all_zero(checkpoint: Checkpoint, ref: TensorRef, box: list[slice], role: Rol
     width = DTYPE_BITS.get(ref.dtype, 8) // 8
     row = ref.nbytes // ref.shape[0]
     if not width or (box[0].stop - box[0].start) * row > MOST_BYTES:
-        return False
+        raise Unfollowable(f"too much of {ref.name} lies under one scale")
     name = checkpoint.files[ref.file].name
     data = checkpoint.source.read(name, ref.offset + box[0].start * row, (box[0].stop - box[0].start) * row)
     codes: Array = np.frombuffer(data, f"u{width}").reshape(-1, *ref.shape[1:])[(slice(None), *box[1:])]
@@ -94,5 +98,7 @@ def all_zero(checkpoint: Checkpoint, ref: TensorRef, box: list[slice], role: Rol
         return not codes.any()
     if not scheme.symmetric:
         return bool((codes == codes.flat[0]).all())
+    if scheme.bits not in (2, 4, 8):
+        raise Unfollowable(f"{scheme.bits}-bit codes straddle words")
     zero = sum(1 << (shift + scheme.bits - 1) for shift in range(0, 32, scheme.bits))
-    return bool((codes == zero).all()) if scheme.bits in (2, 4, 8) else False
+    return bool((codes == zero).all())
