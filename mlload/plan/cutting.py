@@ -41,8 +41,8 @@ def share(part: Part, size: int, rank: int, vocab_padding: int = 64) -> Share:
     Where the count of units does not divide (a violation) the first ranks hold one more, so that
     the slices still cover the part once and sizes stay meaningful.
     """
-    length, unit = part.length, part.unit
-    if size == 1 and part.cut != "vocab":
+    length, unit = part.length, part.unit or 1
+    if not length or (size == 1 and part.cut != "vocab"):
         return Share(0, length, length)
     if part.cut == "replicate":
         return Share(0, length, length)
