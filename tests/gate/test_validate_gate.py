@@ -68,7 +68,9 @@ def test_the_engines_yaml(mlload: Run, llama: Path, tmp_path: Path) -> None:
     shown = validated(mlload, "--serve-config", config, code=1)
     assert (shown["results"][0]["source"], shown["results"][0]["tp"]) == (str(llama), 4)
     assert shown["not_judged"] == ["--served-model-name a b", "--no-enable-prefix-caching"]
-    assert shown["results"][0]["serve"] == f"vllm serve --config {config} --tensor-parallel-size 2"
+    assert shown["results"][0]["serve"] == (
+        f"vllm serve --config {config} --tensor-parallel-size 2 --pipeline-parallel-size 2"
+    )
     # The command line wins over the file, as it does there.
     validated(mlload, "--", "vllm", "serve", llama, "--config", config, "-tp", "2", code=0)
 
