@@ -523,11 +523,31 @@ def transformers_classes(release: Release, registered: set[str]) -> dict[str, An
     return {"value": value, "source": f"transformers {release.field('Version')} {path}"}
 
 
+def activations(release: Release) -> dict[str, Any]:
+    """Model file -> the one activation that its layers are built with: `if hidden_act != "silu": raise`."""
+    found: dict[str, str] = {}
+    for path in release.texts:
+        if not path.startswith("model_executor/models/"):
+            continue
+        for node in ast.walk(release.tree(path)):
+            if not isinstance(node, ast.If) or not isinstance(node.body[0], ast.Raise):
+                continue
+            test = node.test
+            if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotEq):
+                continue
+            only = test.comparators[0]
+            named = test.left.attr if isinstance(test.left, ast.Attribute) else getattr(test.left, "id", "")
+            if named == "hidden_act" and isinstance(only, ast.Constant):
+                found[path] = str(only.value)
+    return {"value": found, "source": "model_executor/models"}
+
+
 def profile(release: Release, transformers: Release | None) -> dict[str, Any]:
     """The whole profile of one release."""
     facts: dict[str, Any] = {
         **model_config(release),
         "architectures": architectures(release),
+        "activations": activations(release),
         "quant_methods": quant_methods(release),
     }
     if transformers is not None:

@@ -50,3 +50,12 @@ def test_the_wheel_is_never_imported() -> None:
     source = Path(vllm_profile.__file__).read_text()
     names = {alias.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import) for alias in node.names}
     assert "vllm" not in names and "importlib" not in names
+
+
+def test_a_model_file_that_is_built_with_one_activation(release: Release) -> None:
+    release.texts["model_executor/models/one.py"] = (
+        "class MLP:\n    def __init__(self, hidden_act):\n        if hidden_act != 'silu':\n            raise E\n"
+    )
+    release.texts["model_executor/models/two.py"] = "def f(hidden_act):\n    if hidden_act != 0:\n        return 1\n"
+    found = vllm_profile.activations(release)
+    assert found["value"] == {"model_executor/models/one.py": "silu"}

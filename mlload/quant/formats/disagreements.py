@@ -184,7 +184,8 @@ def _mislabelled(declared: Declaration, entry: Seen) -> Finding:
     return Finding(
         "QT004",
         "error",
-        "right",
+        # One packs along K and the other along N: the shapes never agree, and vLLM asserts while loading.
+        "starts" if {have, want} == {"awq", "gptq"} else "right",
         place(entry.modules),
         f"{declared.where} says {declared.method}, the tensors are {have}'s: {shows}",
         {"declared": declared.method, "found": have, **numbers},
