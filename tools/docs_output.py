@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/schema-inspect.md", "docs/schema-validate.md")
+PAGES = ("README.md", "docs/schema-inspect.md", "docs/schema-validate.md", "docs/gate.md")
 BLOCK = re.compile(r"(<!-- output: (?P<command>[^\n]+?) -->\n```\w*\n)(?P<body>.*?)(```\n)", re.DOTALL)
 
 
