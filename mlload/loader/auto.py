@@ -1,0 +1,30 @@
+"""load_format "auto": what the checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.loader.base import BaseModelLoader, Destinations, RankTensor
+from mlload.plan.plan import Plan
+
+# Checkpoint.format -> load_format
+FORMATS = {"safetensors": "safetensors", "gguf": "gguf", "torch": "pt", "sharded_state": "sharded_state"}
+
+
+class AutoLoader(BaseModelLoader):
+    def tensors(self, plan: Plan, rank: int, destinations: Destinations) -> Iterator[RankTensor]:
+        from mlload.loader.registry import get_model_loader
+
+        return get_model_loader(load_format_of(plan)).tensors(plan, rank, destinations)
+
+
+def load_format_of(plan: Plan) -> str:
+    """What "auto" stands for. Raises MlloadError where there are no weights to load."""
+    checkpoint = plan.model.checkpoint
+    if checkpoint.format not in FORMATS:
+        raise MlloadError(
+            f"{checkpoint.label} holds no weights that can be loaded ({checkpoint.format})",
+            hint="--load-format dummy builds the model without weights",
+        )
+    return FORMATS[checkpoint.format]

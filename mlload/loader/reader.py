@@ -1,0 +1,196 @@
+"""Reads by several threads, straight into place where the layout allows, else through a few reused buffers.
+
+Peak memory beside the destinations: BUFFERS pieces of 16 MiB, and one scratch span a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.checkpoint.sources.base import Source
+from mlload.checkpoint.sources.local import LocalSource, reason
+from mlload.checkpoint.streaming import LocalFiles, RemoteFiles, default_threads
+from mlload.loader.base import Destinations, RankTensor
+from mlload.loader.dtypes import torch_dtype
+from mlload.loader.reads import PIECE, Read
+
+BUFFERS = 6
+# Between two runs of a row-parallel cut: below it whole rows are read, since a call costs as much as so many bytes.
+GAP = 2048
+SPAN = 4 << 20  # bytes of whole rows read at once
+
+
+class Done(NamedTuple):
+    """buffer: to give back once the piece was used."""
+
+    read: Read
+    piece: Tensor | None
+    nbytes: int
+    buffer: Tensor | None
+
+
+def read_tensors(
+    source: Source, reads: Sequence[Read], destinations: Destinations, *, threads: int | None = None
+) -> Iterator[RankTensor]:
+    """Carries out all reads, begun in the order given; yields in the order of completion. A yielded tensor is
+    valid until the next one is asked for."""
+    pinned = torch.cuda.is_available() and any(d.param.device.type == "cuda" for d in destinations.values())
+    memory = {read.name: _memory(read, destinations) for read in reads}
+    count = max(1, min(threads or default_threads(source), len(reads)))
+    free: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
+    for _ in range(BUFFERS):
+        free.put(None)
+    done: queue.SimpleQueue[Done | BaseException | None] = queue.SimpleQueue()
+    pending, lock, stop = iter(reads), threading.Lock(), threading.Event()
+    files = LocalFiles(source) if isinstance(source, LocalSource) else RemoteFiles(source)
+
+    def work() -> None:
+        try:
+            with ExitStack() as opened:
+                handles: dict[str, Any] = {}
+                while not stop.is_set():
+                    with lock:
+                        read = next(pending, None)
+                    if read is None:
+                        return
+                    if read.file not in handles:
+                        handles[read.file] = opened.enter_context(files.open(read.file))
+                    done.put(_carry_out(read, memory[read.name], handles[read.file], free, stop, pinned))
+        except OSError as error:
+            done.put(MlloadError(f"cannot be read: {reason(error)}", exit_code=3))
+        except BaseException as error:
+            done.put(error)
+        finally:
+            done.put(None)
+
+    workers = [threading.Thread(target=work, daemon=True, name=f"mlload-read-{n}") for n in range(count)]
+    for worker in workers:
+        worker.start()
+    left = count
+    try:
+        while left:
+            item = done.get()
+            if item is None:
+                left -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield RankTensor(item.read.name, item.read.to, item.piece, item.nbytes)
+                if item.buffer is not None:
+                    free.put(item.buffer)
+    finally:
+        stop.set()
+        for _ in workers:
+            free.put(None)
+        for worker in workers:
+            worker.join(2.0)  # a read from a dead network mount never returns
+    if changed := files.changed():
+        raise MlloadError(f"{', '.join(changed)} changed while being loaded", exit_code=3)
+
+
+def _memory(read: Read, destinations: Destinations) -> Tensor | None:
+    destination = destinations.get(read.name)
+    return None if destination is None else destination.memory(torch_dtype(read.dtype))
+
+
+def _carry_out(
+    read: Read,
+    memory: Tensor | None,
+    handle: Any,
+    free: queue.SimpleQueue[Tensor | None],
+    stop: threading.Event,
+    pinned: bool,
+) -> Done:
+    if memory is not None:
+        view = memory.reshape(1) if memory.dim() == 0 else memory
+        target = view[tuple(slice(start, end) for start, end in read.to)]
+        return Done(read, None, read_box(handle, read, target.view(torch.uint8).numpy()), None)
+    buffer = free.get()
+    if stop.is_set():
+        raise MlloadError("interrupted")
+    if buffer is None or buffer.numel() < read.nbytes:
+        buffer = torch.empty(max(PIECE, read.nbytes), dtype=torch.uint8, pin_memory=pinned)
+    raw = buffer[: read.nbytes]
+    count = read_box(handle, read, raw.numpy().reshape(read.extent))
+    extent = tuple(stop - start for start, stop in read.to)
+    return Done(read, raw.view(torch_dtype(read.dtype)).view(extent), count, buffer)
+
+
+def read_box(handle: Any, read: Read, into: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    """The read's bytes into `into` (uint8, of the read's extent, its last dim contiguous); bytes that were read."""
+    inner, length = len(read.shape), 1
+    while inner:
+        inner -= 1
+        length *= read.extent[inner]
+        if read.box[inner] != (0, read.shape[inner]):
+            break
+    strides = [1] * len(read.shape)
+    for dim in range(len(read.shape) - 2, -1, -1):
+        strides[dim] = strides[dim + 1] * read.shape[dim + 1]
+    runs = range(read.extent[inner - 1]) if inner else range(1)
+    stride = strides[inner - 1] if inner else length
+    total = 0
+    for outer in product(*(range(size) for size in read.extent[: max(inner - 1, 0)])):
+        start = read.first + sum(at * step for at, step in zip(outer, strides, strict=False))
+        rows = into[outer] if inner else into[None]
+        if len(runs) > 1 and stride - length < GAP:
+            total += _whole_rows(handle, start, stride, length, rows, read)
+            continue
+        _announce(handle, start, stride * (len(runs) - 1) + length)
+        for row in runs:
+            total += _run(handle, start + row * stride, rows[row], read)
+    return total
+
+
+def _announce(handle: Any, start: int, length: int) -> None:
+    """Tells the kernel what comes, so that short runs of a cold file are read ahead together."""
+    descriptor = getattr(handle, "_fd", None)
+    if descriptor is not None and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
+
+
+def _run(handle: Any, start: int, into: np.ndarray[Any, np.dtype[np.uint8]], read: Read) -> int:
+    if into.flags.c_contiguous:
+        target = into.reshape(-1)
+        _fill(handle, start, target, read)
+        return target.size
+    target = np.empty(into.shape, dtype=np.uint8)
+    _fill(handle, start, target.reshape(-1), read)
+    into[...] = target
+    return target.size
+
+
+def _whole_rows(
+    handle: Any, start: int, stride: int, length: int, into: np.ndarray[Any, np.dtype[np.uint8]], read: Read
+) -> int:
+    """Rows with the bytes between their runs, a span at a time."""
+    step = max(1, SPAN // stride)
+    scratch = np.empty(min(step, len(into)) * stride, dtype=np.uint8)
+    total = 0
+    for low in range(0, len(into), step):
+        rows = into[low : low + step]
+        span = scratch[: (len(rows) - 1) * stride + length]
+        _fill(handle, start + low * stride, span, read)
+        found = np.lib.stride_tricks.as_strided(scratch, (len(rows), length), (stride, 1))
+        rows[...] = found.reshape(rows.shape)
+        total += span.size
+    return total
+
+
+def _fill(handle: Any, start: int, into: np.ndarray[Any, np.dtype[np.uint8]], read: Read) -> None:
+    got = handle.read_into(into.data, start)
+    if got < into.size:
+        raise MlloadError(
+            f"{read.file} ends inside {read.name}: {got:,} of {into.size:,} bytes at {start:,}", exit_code=1
+        )
