@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -125,6 +126,11 @@ class Census:
             if suffix is not None:
                 found.append((suffix, kind, names))
         return found
+
+    @cached_property
+    def widths(self) -> frozenset[int]:
+        """Sizes of the first axis: outputs of linears as most formats store them, norms, the vocabulary."""
+        return frozenset(kind.shape[0] for kind in self.kinds if kind.shape)
 
     def linear(self, module: str) -> dict[str, TensorRef]:
         """The tensors of one linear, by suffix after its path."""

@@ -17,7 +17,8 @@ Sources: compressed_tensors' compressors/* and quantization/*, vLLM's compressed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mlload.checkpoint.finding import MlloadError
@@ -106,6 +107,32 @@ def _packed_int(
     return _with_group(config, scheme, tensors)
 
 
+def of_known_width(
+    config: Mapping[str, Any], scheme: Scheme, tensors: Mapping[str, TensorRef], widths: Collection[int]
+) -> Scheme:
+    """Packed integers of width b in groups of G have the shapes of 2b in groups of G / 2. A linear's K is the width of
+    something else in the model (the outputs of another linear, a norm), which tells them apart where the declared
+    ones do not fit.
+
+    Args:
+        widths: sizes that occur in the checkpoint, `Census.widths`.
+    """
+    packed, scale = tensors.get("weight_packed"), tensors.get("weight_scale")
+    declared = group_of(config, "int")
+    if declared is not None and (declared.bits, declared.group_size) == (scheme.bits, scheme.group_size):
+        return scheme
+    if scheme.layout != "pack-quantized" or not scheme.group_size or packed is None or scale is None:
+        return scheme
+    count, words = scale.shape[-1], packed.shape[-1]
+    if scheme.group_size < 0 or not count or words * 32 // scheme.bits in widths:
+        return scheme
+    for bits in (4, 8, 2, 3, 6):
+        k, rest = divmod(words * 32, bits)
+        if rest == 0 and k % count == 0 and k in widths:
+            return replace(scheme, bits=bits, group_size=k // count)
+    return scheme
+
+
 def _grid(
     config: Mapping[str, Any],
     tensors: Mapping[str, TensorRef],
@@ -148,7 +175,6 @@ def _grid(
 
 def _with_group(config: Mapping[str, Any], scheme: Scheme, tensors: Mapping[str, TensorRef]) -> Scheme:
     """Activations, which tensors show only when they are static, from the group that declares such weights."""
-    from dataclasses import replace
 
     static = "input_scale" in tensors
     kind = "int" if scheme.kind == "int" else "float"

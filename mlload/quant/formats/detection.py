@@ -13,7 +13,7 @@ from typing import Any
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import Finding
 from mlload.checkpoint.tensor import TensorRef
-from mlload.quant.formats import dead_entries, disagreements, kv, registry
+from mlload.quant.formats import compressed_tensors, dead_entries, disagreements, kv, registry
 from mlload.quant.formats.census import FLOAT_DTYPES, Census, module_of, shown
 from mlload.quant.formats.declaration import Declaration, declarations
 from mlload.quant.formats.disagreements import Seen
@@ -170,7 +170,10 @@ class _Content:
         key = tuple((suffix, ref.dtype, ref.shape) for suffix, ref in tensors.items())
         if key not in self.memo:
             found = (fmt.detect(self.config, tensors) for fmt in self.formats)
-            self.memo[key] = next((scheme for scheme in found if scheme is not None), None)
+            scheme = next((scheme for scheme in found if scheme is not None), None)
+            if scheme is not None and scheme.format == "compressed_tensors":
+                scheme = compressed_tensors.of_known_width(self.config, scheme, tensors, self.census.widths)
+            self.memo[key] = scheme
         return self.memo[key]
 
     def scheme_for(self, module: str) -> Scheme | None:

@@ -388,3 +388,28 @@ def test_withdrawn_sparse_layouts() -> None:
     }
     quant, findings = quantized(config, tensors)
     assert quant.schemes[0].layout == "marlin-24" and codes(findings) == ["QT005"]
+
+
+@pytest.mark.parametrize(("bits", "group"), [(4, 32), (8, 64), (4, 128), (2, 64)])
+def test_packed_shapes_that_fit_two_widths_go_by_the_models_own(bits: int, group: int) -> None:
+    """4 bits in groups of 64 with K = 1536: [N, 192] words and 24 scales, as 8 bits in groups of 32 would have."""
+    weights = {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": group}
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+    tensors: Tensors = {"model.norm.weight": ("BF16", (576,))}
+    for name, n, k in (("up_proj", 1536, 576), ("down_proj", 576, 1536)):
+        tensors |= {
+            f"model.layers.0.mlp.{name}.weight_packed": ("I32", (n, k // 8)),
+            f"model.layers.0.mlp.{name}.weight_scale": ("BF16", (n, k // 64)),
+            f"model.layers.0.mlp.{name}.weight_shape": ("I64", (2,)),
+        }
+    spec, findings = detect(checkpoint({"quantization_config": config}, tensors))
+    assert spec is not None
+    assert {(scheme.bits, scheme.group_size) for scheme in spec.schemes} == {(4, 64)}
+    (finding,) = [finding for finding in findings if finding.code == "QT006"]
+    declared = f"{bits} bits declared, 4 stored" if bits != 4 else f"group size {group} declared, 64 stored"
+    assert declared in finding.message
