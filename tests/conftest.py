@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# Before anything imports triton: its own library is decorated for the interpreter or for a GPU once, when imported.
+os.environ["TRITON_INTERPRET"] = "1"
+
 from tests.real_models import real_model
 from tests.skeletons import skeleton
 

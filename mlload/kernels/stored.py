@@ -40,13 +40,15 @@ class Elements(NamedTuple):
 
     codes: e4m3 [N, K], or uint8 [N, K/2] of e2m1 pairs, the even one in the low nibble
     scale: as the scheme's granularity has it: [] tensor, [N] channel, [ceil(N/bn), ceil(K/bk)] block,
-           [N, K/16] float32 (nvfp4, the global scale multiplied in), [N, K/32] uint8 e8m0 (mxfp4)
-    input_scale: float32 [] with static activations
+           [N, K/16] e4m3 (nvfp4), [N, K/32] uint8 e8m0 (mxfp4)
+    input_scale:  float32 [] with static activations
+    global_scale: float32 [], multiplies (nvfp4)
     """
 
     codes: Tensor
     scale: Tensor
-    input_scale: Tensor | None
+    input_scale: Tensor | None = None
+    global_scale: Tensor | None = None
 
 
 def integers(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> Integers:
@@ -127,7 +129,7 @@ def elements(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> E
     if scheme.format == "mxfp4":
         blocks, scales = ("_blocks", "_scales") if scheme.layout == "gpt_oss" else ("blocks", "scales")
         packed = tensors[blocks]
-        return Elements(packed.reshape(*packed.shape[:-2], k // 2), tensors[scales], None)
+        return Elements(packed.reshape(*packed.shape[:-2], k // 2), tensors[scales])
     assert weight is not None
     names = (str(scheme.option("scale", "weight_scale_inv")), "weight_scale_inv", "weight_scale")
     scale = next(tensors[name] for name in names if name in tensors)
@@ -136,11 +138,12 @@ def elements(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> E
     if scheme.bits == 4:
         codes = weight.view(torch.uint8)
         if scheme.kind == "mx":
-            return Elements(codes, scale.view(torch.uint8), None)
-        local = scale.view(torch.float8_e4m3fn).to(torch.float32)
+            return Elements(codes, scale.view(torch.uint8))
         if "weight_scale_2" in tensors:
-            return Elements(codes, local * tensors["weight_scale_2"].to(torch.float32).reshape(()), None)
-        return Elements(codes, local / tensors["weight_global_scale"].to(torch.float32).reshape(()), None)
+            whole = tensors["weight_scale_2"].to(torch.float32).reshape(())
+        else:
+            whole = 1 / tensors["weight_global_scale"].to(torch.float32).reshape(())
+        return Elements(codes, scale.view(torch.float8_e4m3fn), None, whole)
     if scale.element_size() == 1:
         scale = e8m0(scale)
     scale = scale.to(torch.float32)

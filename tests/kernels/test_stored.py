@@ -69,14 +69,14 @@ def test_elements_mean_what_was_packed(scheme: Scheme, linear: linears.Linear) -
     if scheme.bits == 4:
         table = torch.from_numpy(linears.E2M1)
         values = table[torch.stack([parts.codes & 15, parts.codes >> 4], -1).reshape(n, k).long()]
-        scale = e8m0(parts.scale).double() if scheme.kind == "mx" else parts.scale.double()
+        scale = e8m0(parts.scale).double() if parts.global_scale is None else parts.scale.double() * parts.global_scale
         weight = values * scale.repeat_interleave(k // scale.shape[1], 1)
     else:
         scale = parts.scale.double()
         if scheme.block is not None:
             scale = scale.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
         weight = parts.codes.double() * (scale[:, None] if scale.dim() == 1 else scale)
-    # The global scale is multiplied in once, in float32.
+    # compressed-tensors' global scale divides: its inverse is rounded once, in float32.
     torch.testing.assert_close(weight, linear.weight, rtol=2**-23, atol=0)
 
 

@@ -1,0 +1,168 @@
+"""Stored tensors -> what our weight-only kernel reads: codes in planes, scales and zero points in rows of N.
+
+N, K, G, P as in the package. Everything stays on the device where it lies; done once, when a layer is loaded.
+    weight       int16 [N/64, K/BK, 64, P]
+    scale        float or uint8 [groups, N padded to 64]
+    zero         uint8 [groups, N padded to 64], asymmetric integers only
+    global_scale float32 [1], nvfp4 only
+    order        int64 [K'], act-order only: which column of x each packed column multiplies
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mlload.kernels.families import family
+from mlload.kernels.stored import elements, integers
+from mlload.kernels.triton.planes import Layout, layout_for, pack, pad_rows, unpack
+from mlload.quant.spec import Scheme
+
+# Members of one group that a rank holds are filled up to a multiple of this where they are not whole groups.
+SPLINTER = 32
+
+
+class Spec(NamedTuple):
+    """What the kernel is compiled for.
+
+    code:  "int4", "int8", "e4m3", "e2m1"
+    scale: "float", "e8m0", "e4m3"
+    group: along K, -1 = one scale a row
+    """
+
+    code: str
+    scale: str
+    group: int
+
+    @property
+    def layout(self) -> Layout:
+        return layout_for(4 if self.code in ("int4", "e2m1") else 8, self.group)
+
+
+def spec_for(scheme: Scheme, k: int, packed: Mapping[str, Tensor] | None = None) -> Spec:
+    """`packed` tells where act-order broke the groups up; without it the scheme's own group is meant."""
+    kind = family(scheme)
+    if kind in ("mxfp4", "nvfp4"):
+        return Spec("e2m1", "e8m0" if kind == "mxfp4" else "e4m3", 32 if kind == "mxfp4" else 16)
+    if kind.startswith("fp8"):
+        return Spec("e4m3", "float", scheme.block[1] if scheme.block is not None else -1)
+    group = scheme.group_size if scheme.strategy == "group" and scheme.group_size else -1
+    if packed is not None and "order" in packed and packed["order"].shape[0] != k:
+        group = SPLINTER
+    return Spec("int4" if kind == "w4a16" else "int8", "float", -1 if group >= k else group)
+
+
+def pack_linear(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> dict[str, Tensor]:
+    kind = family(scheme)
+    if kind in ("mxfp4", "nvfp4") or kind.startswith("fp8"):
+        return pack_elements(scheme, tensors, n, k)
+    return pack_integers(scheme, tensors, n, k)
+
+
+def pack_integers(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> dict[str, Tensor]:
+    parts = integers(scheme, tensors, n, k)
+    codes, scale, zero = parts.codes, parts.scale.T, None if parts.zero is None else parts.zero.T
+    out: dict[str, Tensor] = {}
+    middle = 1 << (scheme.bits - 1)
+    if parts.g_idx is not None:
+        order, groups = in_groups(parts.g_idx, scale.shape[0], scheme.group_size or k)
+        codes = codes[:, torch.where(order < 0, -1 - order, order)]
+        if groups is not None:
+            scale = scale[groups]
+            zero = zero if zero is None else zero[groups]
+            # A filler counts as zero: its code is its group's zero point, and it looks at a column of its own group.
+            blank = codes.new_tensor(middle) if zero is None else zero.T.repeat_interleave(SPLINTER, 1)
+            codes = torch.where(order < 0, blank, codes)
+            order = torch.where(order < 0, -1 - order, order)
+        out["order"] = order
+    spec = spec_for(scheme, k, out)
+    # Padding beyond K meets activations of zero; beyond N it is never stored.
+    out["weight"] = pack(codes, spec.layout, middle)
+    out["scale"] = pad_rows(_whole_tiles(scale, codes.shape[1], spec))
+    if zero is not None:
+        out["zero"] = pad_rows(_whole_tiles(zero, codes.shape[1], spec))
+    return out
+
+
+def in_groups(g_idx: Tensor, count: int, group: int) -> tuple[Tensor, Tensor | None]:
+    """Columns sorted by group: (order, None) where every group is whole.
+
+    A rank's share of an act-order layer holds some columns of every group. Then each group is filled up to a multiple
+    of 32, and (order, groups) say which column stands where (a filler as -1 - column of a neighbour) and which group
+    each 32 columns belong to."""
+    order = torch.argsort(g_idx, stable=True)
+    counts = torch.bincount(g_idx, minlength=count)
+    whole = torch.full_like(counts, group)
+    whole[-1] = len(g_idx) - group * (count - 1)
+    if torch.equal(counts, whole) and count * group - len(g_idx) < group:
+        return order, None
+    room = -(-counts // SPLINTER) * SPLINTER
+    groups = torch.repeat_interleave(torch.arange(count, device=g_idx.device), room // SPLINTER)
+    start, begin = room.cumsum(0) - room, counts.cumsum(0) - counts
+    spread = torch.arange(int(room.sum()), device=g_idx.device)
+    of = groups.repeat_interleave(SPLINTER)
+    inside = spread - start[of]
+    column = order[begin[of] + torch.minimum(inside, counts[of] - 1)]
+    return torch.where(inside < counts[of], column, -1 - column), groups
+
+
+def pack_elements(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> dict[str, Tensor]:
+    parts = elements(scheme, tensors, n, k)
+    spec = spec_for(scheme, k)
+    if spec.code == "e2m1":
+        codes = torch.stack([parts.codes & 15, parts.codes >> 4], -1).reshape(n, k)
+        scale = parts.scale.view(torch.uint8).T
+        extra = {} if parts.global_scale is None else {"global_scale": parts.global_scale.reshape(1)}
+        rows = pad_rows(_whole_tiles(scale, k, spec))
+        return {"weight": pack(codes, spec.layout, 0), "scale": rows, **extra}
+    codes, scale = parts.codes.view(torch.uint8), parts.scale
+    if scheme.block is not None:
+        scale = scale.repeat_interleave(scheme.block[0], 0)[:n].T.contiguous()
+    else:
+        scale = scale.expand(n).reshape(1, n).contiguous()
+    # The kernel reads e4m3's NaN as a number; its group's scale says it instead.
+    broken = (codes & 127) == 127
+    if bool(broken.any()):
+        size = k if spec.group < 0 else spec.group
+        for group in range(scale.shape[0]):
+            scale[group, broken[:, group * size : (group + 1) * size].any(1)] = torch.nan
+    return {"weight": pack(codes, spec.layout, 0), "scale": pad_rows(_whole_tiles(scale, k, spec))}
+
+
+def _whole_tiles(rows: Tensor, k: int, spec: Spec) -> Tensor:
+    """As many rows of scales as the tiles along K ask for: a ragged last tile may reach into groups that are not."""
+    if spec.group < 0:
+        return rows
+    needed = -(-k // spec.layout.columns) * spec.layout.columns // spec.group
+    missing = max(0, needed - rows.shape[0])
+    return torch.cat([rows, rows.new_zeros(missing, rows.shape[1])]) if missing else rows
+
+
+def unpack_linear(spec: Spec, packed: Mapping[str, Tensor], n: int, k: int) -> Tensor:
+    """The torch reference: float32 [N, K'] from the packed tensors, K' = len(order) or K."""
+    order = packed.get("order")
+    wide = k if order is None else len(order)
+    codes = unpack(packed["weight"], spec.layout, n, wide)
+    scale = packed["scale"][:, :n]
+    if spec.scale == "e8m0":
+        from mlload.kernels.stored import e8m0
+
+        scale = e8m0(scale)
+    elif spec.scale == "e4m3":
+        scale = scale.view(torch.float8_e4m3fn)
+    zero = packed["zero"][:, :n].float() if "zero" in packed else None
+    size = wide if spec.group < 0 else spec.group
+    spread = torch.arange(wide, device=codes.device) // size
+    if spec.code == "e2m1":
+        table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], device=codes.device)
+        values = torch.cat([table, -table])[codes.long()]
+    elif spec.code == "e4m3":
+        values = codes.view(torch.float8_e4m3fn).float()
+    else:
+        middle = 8.0 if spec.code == "int4" else 128.0
+        values = codes.float() - (middle if zero is None else zero.T[:, spread])
+    weight = values * scale.float().T[:, spread]
+    return weight * packed["global_scale"] if "global_scale" in packed else weight

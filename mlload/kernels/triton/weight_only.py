@@ -1,0 +1,185 @@
+"""Quantized weights with 16-bit activations: y = x W^T, weights unpacked in registers.
+
+    x [M, K] bf16 or f16; w int16 [N/64, K/BK, 64, P] (`planes`); s [K/G, N] scales; z uint8 [K/G, N] zero points;
+    y [M, N]; with experts, w, s, z and the bias have a leading E, and rows are routed (`moe`)
+The weight is the left operand, acc[BN, BM] = W x^T: Hopper reads it from registers, and M is not padded to 64.
+Scales multiply the accumulator, once per group: the codes stay exact in 16 bits, and all rounding is fp32's.
+Deterministic: each output is summed by one program, or by `splits` of them into a workspace that `reduce_splits`
+adds up in order.
+Idea: Marlin's layout made once for the kernel, with the operands exchanged as the Machete line of kernels does.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from mlload.kernels.triton.decode import decode_words, scale_value
+
+
+@triton.jit
+def weight_only_gemm(
+    x,
+    w,
+    s,
+    z,
+    bias,
+    y,
+    rows,
+    experts,
+    global_scale,
+    M,
+    N,
+    K,
+    x_stride,
+    k_tiles,
+    n_rows,
+    tiles_per_split,
+    top_k,
+    CODE: tl.constexpr,
+    SCALE: tl.constexpr,
+    DTYPE: tl.constexpr,
+    ZERO: tl.constexpr,
+    BIAS: tl.constexpr,
+    ROUTED: tl.constexpr,
+    GLOBAL: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    G: tl.constexpr,
+    P: tl.constexpr,
+    PLANES: tl.constexpr,
+    BN: tl.constexpr,
+    BM: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """Grid: (blocks of BM rows, N / BN, splits of K).
+
+    rows, experts: where ROUTED, int32 [blocks * BM] slots (token * top_k + choice; M and above: none) and int32
+                   [blocks], the expert of a block, -1 for none
+    n_rows:        N padded to 64; G = 0: one scale a row
+    """
+    block, tile_n, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    BK: tl.constexpr = P * PLANES
+    on = tile_n * BN + tl.arange(0, BN)
+    slot = block * BM + tl.arange(0, BM)
+    if ROUTED:
+        expert = tl.load(experts + block).to(tl.int64)
+        if expert < 0:
+            return
+        slot = tl.load(rows + slot)
+        row = slot // top_k
+        groups = 1 if G == 0 else tl.cdiv(k_tiles * BK, G)
+        w += expert * (n_rows // 64) * k_tiles * (64 * P)
+        s += expert * groups * n_rows
+        z += expert * groups * n_rows
+        bias += expert * N
+    else:
+        row = slot
+    live = slot < M
+    offset_w = ((on // 64) * k_tiles * (64 * P) + (on % 64) * P)[:, None] + tl.arange(0, P)[None, :]
+    live_n = on < n_rows
+    offset_x = row.to(tl.int64)[None, :] * x_stride + tl.arange(0, P)[:, None]
+    first = split * tiles_per_split
+    last = tl.minimum(first + tiles_per_split, k_tiles)
+    acc = tl.zeros((BN, BM), tl.float32)
+    row_zero = on
+    if ZERO and G == 0:
+        row_zero = tl.load(z + on, mask=live_n, other=0)
+    PER_GROUP: tl.constexpr = PLANES if G == 0 else (G // P if G // P < PLANES else PLANES)
+    for tile in range(first, last):
+        q = tl.load(w + tile * (64 * P) + offset_w, mask=live_n[:, None], other=0).to(tl.uint16, bitcast=True)
+        for part in tl.static_range(PLANES // PER_GROUP):
+            zero = row_zero
+            if ZERO and G != 0:
+                zero = tl.load(z + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0)
+            planes = decode_words(q, zero, CODE, ZERO, DTYPE, PTX)
+            if G != 0:
+                group = tl.zeros((BN, BM), tl.float32)
+            for i in tl.static_range(PER_GROUP):
+                at = tile * BK + (part * PER_GROUP + i) * P
+                if EVEN_K:
+                    columns = tl.load(x + at + offset_x, mask=live[None, :], other=0.0)
+                else:
+                    inside = (at + tl.arange(0, P) < K)[:, None] & live[None, :]
+                    columns = tl.load(x + at + offset_x, mask=inside, other=0.0)
+                if G == 0:
+                    acc = tl.dot(planes[part * PER_GROUP + i], columns, acc)
+                else:
+                    group = tl.dot(planes[part * PER_GROUP + i], columns, group)
+            if G != 0:
+                raw = tl.load(s + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0)
+                acc += group * scale_value(raw, SCALE)[:, None]
+    if G == 0:
+        acc *= scale_value(tl.load(s + on, mask=live_n, other=0), SCALE)[:, None]
+    if GLOBAL:
+        if ROUTED:
+            acc *= tl.load(global_scale + expert)
+        else:
+            acc *= tl.load(global_scale)
+    inside = live[None, :] & (on < N)[:, None]
+    if SPLIT:
+        target = y + (split.to(tl.int64) * M + slot[None, :]) * N + on[:, None]
+        tl.store(target, acc, mask=inside)
+    else:
+        if BIAS:
+            acc += tl.load(bias + on, mask=on < N, other=0.0).to(tl.float32)[:, None]
+        target = y + slot.to(tl.int64)[None, :] * N + on[:, None]
+        tl.store(target, acc.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def reduce_splits(parts, bias, y, elements, N, SPLITS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):
+    """parts float32 [SPLITS, M, N] -> y [M, N], added in order: the same bits every run. Grid: (M * N / BLOCK,)."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < elements
+    total = tl.load(parts + at, mask=inside, other=0.0)
+    for split in tl.static_range(1, SPLITS):
+        total += tl.load(parts + split * elements + at, mask=inside, other=0.0)
+    if BIAS:
+        total += tl.load(bias + at % N, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + at, total.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def dequantize_planes(
+    w,
+    s,
+    z,
+    global_scale,
+    y,
+    N,
+    K,
+    k_tiles,
+    n_rows,
+    CODE: tl.constexpr,
+    SCALE: tl.constexpr,
+    ZERO: tl.constexpr,
+    GLOBAL: tl.constexpr,
+    G: tl.constexpr,
+    P: tl.constexpr,
+    PLANES: tl.constexpr,
+    DTYPE: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """The packed weight as y [N, K] in DTYPE, for GEMMs of many rows. Grid: (N / 64, k_tiles)."""
+    tile_n, tile = tl.program_id(0), tl.program_id(1)
+    BK: tl.constexpr = P * PLANES
+    on = tile_n * 64 + tl.arange(0, 64)
+    offset = (tile_n.to(tl.int64) * k_tiles + tile) * (64 * P)
+    inner = tl.arange(0, 64)[:, None] * P + tl.arange(0, P)[None, :]
+    q = tl.load(w + offset + inner).to(tl.uint16, bitcast=True)
+    PER_GROUP: tl.constexpr = PLANES if G == 0 else (G // P if G // P < PLANES else PLANES)
+    for part in tl.static_range(PLANES // PER_GROUP):
+        group = 0 if G == 0 else (tile * BK + part * PER_GROUP * P) // G
+        zero = on
+        if ZERO:
+            zero = tl.load(z + group * n_rows + on)
+        planes = decode_words(q, zero, CODE, ZERO, DTYPE, PTX)
+        scale = scale_value(tl.load(s + group * n_rows + on), SCALE)
+        if GLOBAL:
+            scale *= tl.load(global_scale)
+        for i in tl.static_range(PER_GROUP):
+            ok = tile * BK + (part * PER_GROUP + i) * P + tl.arange(0, P)
+            value = planes[part * PER_GROUP + i].to(tl.float32) * scale[:, None]
+            inside = (on < N)[:, None] & (ok < K)[None, :]
+            tl.store(y + on.to(tl.int64)[:, None] * K + ok[None, :], value.to(DTYPE), mask=inside)
