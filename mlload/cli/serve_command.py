@@ -68,6 +68,8 @@ class ServeCommand(click.Command):
             line = read_after(after, table)
             if after and line is None:
                 ours += after
+            if config is None and line is not None:
+                config = line.value("config")
             if config is not None:
                 line = with_file(line, config, table)
         stated = [*(line.given if line is not None else ()), *given]

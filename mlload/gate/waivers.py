@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import date
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlload.checkpoint.finding import Finding, Hint, MlloadError
+
+if TYPE_CHECKING:
+    from datetime import date
 
 DEFAULTS = {"code": "", "path": "*", "reason": "", "source": "*"}
 
@@ -76,6 +78,8 @@ def _waiver(row: dict[str, Any], where: str) -> Waiver:
 def _day(value: Any, where: str) -> date | None:
     if value is None:
         return None
+    from datetime import date
+
     if isinstance(value, str):
         try:
             return date.fromisoformat(value)

@@ -32,8 +32,8 @@ class ServeLine:
     """A serve command.
 
     before:   words up to the model: environment, launcher, "vllm serve"
-    model:    as the engine would be given it, None where no model is named
-    source:   where that is here (a container's path followed through its mounts)
+    model:    as the engine would be given it, None where none is named in the line
+    source:   where that is here (a container's path followed through its mounts), or what a config file names
     given:    flags in order
     variables: environment variables of the line that vLLM reads
     findings: what the engine would refuse about the line itself
@@ -61,7 +61,7 @@ class ServeLine:
         if max_model_len is not None:
             wanted["max-model-len"] = max_model_len
         words = [*self.before]
-        if self.model is not None and self.value("model") is None:
+        if self.model is not None and not any(entry.name == "model" and entry.words for entry in self.given):
             words.append(self.model)
         last = {entry.name: entry for entry in self.given}
         for entry in self.given:
@@ -190,10 +190,8 @@ def with_config(line: ServeLine, given: Sequence[Given], findings: Sequence[Find
     """The line with a config file's flags before its own: the line wins. They keep no words, so that the command
     that is shown stays the command that was typed."""
     quiet = tuple(entry._replace(words=()) for entry in given)
-    found = line.model if line.model is not None else model
     return replace(
         line,
-        model=found,
         source=line.source if line.source is not None else model,
         given=(*quiet, *line.given),
         findings=(*findings, *line.findings),

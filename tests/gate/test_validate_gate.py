@@ -8,6 +8,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.cli.conftest import Run, llama, mlload, write_llama
 
@@ -72,6 +74,8 @@ def test_the_engines_yaml(mlload: Run, llama: Path, tmp_path: Path) -> None:
         f"vllm serve --config {config} --tensor-parallel-size 2 --pipeline-parallel-size 2"
     )
     # The command line wins over the file, as it does there.
+    (result,) = validated(mlload, "--", "vllm", "serve", llama, "--config", config, code=1)["results"]
+    assert result["tp"] == 4 and result["serve"].startswith(f"vllm serve {llama} --config {config} ")
     validated(mlload, "--", "vllm", "serve", llama, "--config", config, "-tp", "2", code=0)
 
 
@@ -109,8 +113,8 @@ WAIVER = '[[waive]]\ncode = "TP001"\npath = "*"\nreason = "our fork pads heads"\
 
 
 def test_waivers(mlload: Run, llama: Path, tmp_path: Path) -> None:
-    settings = tmp_path / "mlload.toml"
-    settings.write_text(WAIVER.format("2999-01-01"))
+    config = tmp_path / "mlload.toml"
+    config.write_text(WAIVER.format("2999-01-01"))
     (result,) = validated(mlload, llama, "--tp", "4", code=0)["results"]
     assert result["findings"] == [] or all(f["code"] != "TP001" for f in result["findings"])
     (waived,) = result["waived"]
@@ -119,7 +123,7 @@ def test_waivers(mlload: Run, llama: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     shown = mlload("validate", llama, "--tp", "4").stdout
     assert "waived until 2999-01-01: TP001" in shown and "our fork pads heads" in shown
-    settings.write_text(WAIVER.format("2020-01-01"))
+    config.write_text(WAIVER.format("2020-01-01"))
     (result,) = validated(mlload, llama, "--tp", "4", code=1)["results"]
     assert result["waived"] == [] and {"TP001", "GT001"} <= {f["code"] for f in result["findings"]}
 
@@ -195,3 +199,38 @@ def test_plain_validate_imports_nothing_of_the_gate_or_the_formats(llama: Path) 
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not {m for m in loaded if m.startswith(("mlload.cli.report", "mlload.gate.lock", "mlload.gate.digests"))}
     assert not loaded & {"mlload.profiles.serve_flags", "mlload.cli.validate_gate", "yaml", "tomllib", "hashlib.blake"}
+
+
+def test_every_option_is_ours_or_the_engines() -> None:
+    """An option under a name of the engine is judged wherever the engine's flag stands; one that is neither would be
+    written into the command that is shown."""
+    from mlload.cli.serve_command import ServeCommand, engine_name
+    from mlload.cli.validate import command
+    from mlload.profiles import load
+    from mlload.profiles.serve_flags import flag_table
+
+    assert isinstance(command, ServeCommand)
+    known = flag_table(load("vllm", "0.33")).by_spelling
+    params = {name: param for name, param in ((p.name, p) for p in command.params) if name != "sources"}
+    theirs = {name for name, param in params.items() if f"--{engine_name(param)}" in known}  # type: ignore[arg-type]
+    assert params.keys() - theirs == command.own
+
+
+WORDS = [
+    "--", "vllm", "serve", "docker", "run", "--tp", "-tp", "0", "x", "--config", "-v", "--hf-overrides", "{", "-O",
+    "-ep", "--hf-overrides.a", "--no-enable-prefix-caching", "--served-model-name", "=", "--=", "-", "", "--engine",
+    "vllm@1", "--select", "TP", "--dtype=", "--max-model-len", "-1", "\ud800", "A=B", "-c", "vllm serve m",
+]  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=7))
+def test_no_words_end_in_a_traceback(words: list[str]) -> None:
+    from io import StringIO
+
+    from mlload.cli.app import main
+    from mlload.cli.output import Output
+
+    out = Output(StringIO(), StringIO())
+    code = main(["validate", *words], out)
+    assert code in (0, 1, 2, 3) and "internal error" not in out.stderr.getvalue()  # type: ignore[attr-defined]
