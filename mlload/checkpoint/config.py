@@ -180,7 +180,8 @@ class ConfigView:
 
     @property
     def head_dim(self) -> int:
-        return self.size("head_dim") or (self.hidden // self.heads if self.heads else 0)
+        """At least 1: heads are units that lengths are divided by, also where a config gives nonsense."""
+        return self.size("head_dim") or (self.hidden // self.heads if self.heads else 0) or 1
 
     @property
     def intermediate(self) -> int:

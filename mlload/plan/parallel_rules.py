@@ -92,8 +92,9 @@ def _kv_finding(param: BoundParam, part: Part, count: int, size: int, where: str
     what = "groups" if code == "TP010" else "KV heads"
     if size <= count and count % size:
         message = f"{count} {what} do not divide by tp {size}: {remainder(count, size)}"
-    elif size > count and size % count:
-        message = f"{count} {what} cannot be shared evenly by {size} ranks: {remainder(size, count)}"
+    elif size > count and (not count or size % count):
+        rest = f": {remainder(size, count)}" if count else ""
+        message = f"{count} {what} cannot be shared evenly by {size} ranks{rest}"
     else:
         return None
     return found(code, where, message, {"kv_heads": count, "tp": size}, layers=param.spec.layers)
