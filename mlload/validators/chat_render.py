@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,8 +89,6 @@ def render(templates: Sequence[str], asked: Mapping[str, dict[str, Any]]) -> lis
 
 def _run(templates: Sequence[str], asked: Mapping[str, dict[str, Any]]) -> tuple[list[str], tuple[str, str]]:
     """(a line of JSON per template that came to its end, (kind, sentence) of what stopped the next one)."""
-    import subprocess
-
     question = {
         "path": [entry for entry in sys.path if entry],
         "cpu_seconds": CPU_SECONDS,
@@ -97,15 +96,22 @@ def _run(templates: Sequence[str], asked: Mapping[str, dict[str, Any]]) -> tuple
         "templates": list(templates),
         "cases": asked,
     }
+    return _answer(json.dumps(question).encode())
+
+
+@lru_cache(maxsize=16)  # quantized twins of one model, judged in one call, have the same template
+def _answer(question: bytes) -> tuple[list[str], tuple[str, str]]:
+    import subprocess
+
     program = Path(__file__).with_name("chat_sandbox.py")
     command = [sys.executable, "-I", "-S", str(program)]
     try:
-        ended = subprocess.run(
-            command, input=json.dumps(question).encode(), capture_output=True, timeout=WALL_SECONDS, check=False
-        )
+        ended = subprocess.run(command, input=question, capture_output=True, timeout=WALL_SECONDS, check=False)
         output, code = ended.stdout, ended.returncode
     except subprocess.TimeoutExpired as error:
         output, code = error.stdout or b"", -9
+    except OSError as error:
+        return [], ("stopped", f"rendering could not be started: {error.strerror}")
     lines = [line for line in output.decode("utf-8", "replace").split("\n") if line.endswith("}")]
     if code < 0:
         return lines, ("time", f"it does not end within {CPU_SECONDS} seconds")
