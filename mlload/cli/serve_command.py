@@ -228,7 +228,7 @@ def as_ours(entry: Given, known: dict[str, click.Option]) -> list[str]:
     """A flag of the engine as words of ours; none where no option of ours stands for it, or it has no value."""
     spelling = f"--{entry.name}"
     param = known.get(spelling)
-    if param is None or entry.value is None:
+    if param is None or entry.value in (None, "None"):  # the engine reads the word None as nothing
         return []
     if param.is_flag:
         off = f"--no-{entry.name}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from mlload.checkpoint.finding import Finding, MlloadError
 from mlload.profiles.serve_flags import FlagTable
-from mlload.profiles.serve_words import Given, read_words
+from mlload.profiles.serve_words import Given, read_words, unknown
 
 SERVER = re.compile(r"vllm\.entrypoints\.(openai\.)?(api_server|grpc_server)")
 VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -121,7 +121,7 @@ def read_line(words: Sequence[str], table: FlagTable) -> ServeLine:
         source=None if model is None else _outside(model, before),
         given=read.given,
         variables=variables,
-        findings=read.findings,
+        findings=(*read.findings, *(unknown(word, table) for word in read.positional[0 if named else 1 :])),
     )
 
 

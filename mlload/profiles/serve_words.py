@@ -181,7 +181,8 @@ def deep_update(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def unknown(spelling: str, table: FlagTable) -> Finding:
     near = table.near(spelling)
-    message = f"vLLM {table.version} has no flag {spelling}, and does not start with one that it does not know"
+    what = "flag" if spelling.startswith("-") else "place for the word"
+    message = f"vLLM {table.version} has no {what} {spelling}, and does not start with one that it does not know"
     hints = (Hint(f"did you mean {' or '.join(near)}?"),) if near else (Hint("leave it out"),)
     return Finding("EN050", "error", "starts", spelling, message, {"flag": spelling}, hints)
 

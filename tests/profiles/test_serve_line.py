@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,20 @@ def test_overrides_reach_into_nested_configs() -> None:
     changed = overridden(config, {"a": 9, "text_config": {"b": 8}, "rope_parameters": {"factor": 4}})
     assert changed == {"a": 9, "text_config": {"b": 8, "c": 3}, "rope_parameters": {"factor": 4}}
     assert config["text_config"] == {"b": 2, "c": 3}
+
+
+LINES = json.loads((Path(__file__).parents[1] / "data" / "vllm" / "serve_lines_0_32_0.json").read_text())["lines"]
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted", "changed"), LINES, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_the_same_lines_as_the_real_parser(text: str, accepted: bool, changed: list[str] | None) -> None:
+    """What vLLM 0.32.0 itself took and refused. What stands inside a JSON value is not read here."""
+    found = read_line(["serve", *text.split()], flag_table(load("vllm", "0.32")))
+    assert (found.findings == ()) is accepted
+    if changed is not None:  # values that were given though they are the default differ from nothing
+        assert set(changed) <= {entry.name.replace("-", "_") for entry in found.given}
 
 
 WORDS = st.one_of(
