@@ -38,8 +38,8 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "DP006": (
         "values far too large for a model",
-        "A weight is beyond a million, where those of models are below a thousand: most often a flipped bit in an "
-        "exponent. Fetch the file again and compare its digest.",
+        "A weight is beyond a million (a scale beyond 10**12), where those of models are below a thousand: most often "
+        "a flipped bit in an exponent. Fetch the file again and compare its digest.",
     ),
     "DP007": (
         "saturated codes",

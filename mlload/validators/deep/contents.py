@@ -14,6 +14,7 @@ from mlload.validators.deep.scan import Scan
 from mlload.validators.deep.seen import Seen
 
 HUGE = 1e6
+HUGE_SCALE = 1e12  # some formats store 448 * 6 / the largest weight
 LARGEST_F16 = 65504.0
 OVERFLOWS_F16 = 65520.0  # from here on values round to infinity
 NEAR_F16 = LARGEST_F16 / 2  # two of them may not be added
@@ -85,10 +86,16 @@ def _not_finite(scan: Scan, code: str, question: str, names: list[str], what: st
 
 
 def too_large(scan: Scan) -> Iterator[Finding]:
-    names = [name for name in scan.tensors if abs(largest(scan, name)) > HUGE and scan.hows[name].kind == "float"]
+    limits = {"float": HUGE, "scale": HUGE_SCALE}
+    names = [
+        name
+        for name in scan.tensors
+        if (limit := limits.get(scan.hows[name].kind)) is not None and abs(largest(scan, name)) > limit
+    ]
     if names:
         worst = max(names, key=lambda name: abs(largest(scan, name)))
-        message = f"{tensors(len(names))} with values beyond {HUGE:,.0f}: {worst} reaches {largest(scan, worst):.4g}"
+        limit = limits[scan.hows[worst].kind]
+        message = f"{tensors(len(names))} with values beyond {limit:,.0f}: {worst} reaches {largest(scan, worst):.4g}"
         numbers = {"largest": largest(scan, worst), "first": worst}
         yield finding("DP006", "warning", "content", names, message, (AGAIN,), **numbers)
 
