@@ -12,7 +12,7 @@ from mlload.cli.quantities import size as show_size
 from mlload.plan.mesh import Mesh
 from mlload.profiles import load, parse_engine
 from mlload.writer.holdings import Holdings, holdings_of
-from mlload.writer.read_state import is_state, read_state
+from mlload.writer.read_state import is_state, of_state, read_state
 from mlload.writer.shard import RankBytes, mlload_layout, plan_ranks, rank_bytes, reshape_layout, vllm_layout
 from mlload.writer.sizes import parse_size
 
@@ -108,7 +108,7 @@ def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], N
         plan = plan_ranks(whole, mesh, load(*parse_engine(request.engine)))
         ranks = rank_bytes(plan)
     outputs = () if request.output is None else (request.output, request.output + ".partial")
-    carry = tuple(file for file in carried(whole, outputs) if not (was_state and "/" in file.name))
+    carry = tuple(file for file in carried(whole, outputs) if not (was_state and of_state(file.name)))
     compared, resumed = 0, False
     files: tuple[tuple[str, int], ...] = ()
     if not (request.dry_run and plan is not None and request.layout == "mlload"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,21 +16,28 @@ from mlload.checkpoint.tensor import DTYPE_BITS, TensorRef
 from mlload.plan.segments import Box
 from mlload.writer.boxes import bytes_shape, extent, whole
 from mlload.writer.holdings import Held, Holdings, Stored, uncovered
-from mlload.writer.state import LAYOUT, MANIFEST, VERSION
+from mlload.writer.state import LAYOUT, MANIFEST, UNASSIGNED, VERSION
+
+_RANK = re.compile(r"rank-\d{5}", re.ASCII)
 
 
 def is_state(checkpoint: Checkpoint) -> bool:
     """Whether the folder was written by `mlload shard --layout mlload`."""
-    return any(file.name == MANIFEST for file in checkpoint.files) and any(
-        file.name.startswith("rank-") for file in checkpoint.files
-    )
+    names = {file.name for file in checkpoint.files}
+    return MANIFEST in names and any(of_state(name) for name in names - {MANIFEST})
+
+
+def of_state(name: str) -> bool:
+    """Whether a file belongs to the layout: the manifest, and what lies in the ranks' folders."""
+    folder = name.split("/")[0] if "/" in name else ""
+    return name == MANIFEST or folder == UNASSIGNED or _RANK.fullmatch(folder) is not None
 
 
 def read_state(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
     """A checkpoint of whole tensors, and where their bytes lie. Raises MlloadError where the folder is not what its
     manifest says."""
     manifest = read_manifest(checkpoint)
-    names = [file.name for file in checkpoint.files if file.name.endswith(".safetensors") and "/" in file.name]
+    names = [file.name for file in checkpoint.files if file.name.endswith(".safetensors") and of_state(file.name)]
     listing = checkpoint.source.files()
     numbers = {file.name: position for position, file in enumerate(listing)}
     headers = read_headers(checkpoint.source, names, listing, numbers, None)
@@ -147,5 +155,5 @@ def _fingerprint(checkpoint: Checkpoint, headers: str) -> str:
     """Of all files: an edit of one of them makes another source."""
     from mlload.writer.holdings import fingerprint
 
-    used = tuple(file._replace(used=True) for file in checkpoint.files if "/" in file.name or file.name == MANIFEST)
+    used = tuple(file._replace(used=True) for file in checkpoint.files if of_state(file.name))
     return fingerprint(replace(checkpoint, files=used, fingerprint=headers))

@@ -8,12 +8,13 @@ state as the layers create it, buffers of the attention layers included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from struct import pack
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.plan.cutting import allocated_length
+from mlload.plan.params import ParamSpec
 from mlload.plan.plan import Plan
 from mlload.plan.segments import Segment
 from mlload.writer.holdings import Holdings
@@ -91,36 +92,43 @@ def _refuse_unknown(plan: Plan) -> None:
 
 def vllm_tensors(plan: Plan, rank: int, holdings: Holdings) -> Iterator[OutputTensor]:
     """The entries of one worker's `state_dict`, subtensors left out as vLLM leaves them out."""
+    specs = {
+        path + tensor.suffix: param.spec
+        for param in plan.view.params
+        if param.spec.engine and not param.spec.draft
+        for path in param.modules()
+        for tensor in param.stored
+    }
     groups: dict[str, list[Segment]] = {}
     for segment in plan.segments(rank):
         if segment.engine and segment.tensor in holdings.tensors:
-            groups.setdefault(_parameter(segment), []).append(segment)
+            groups.setdefault(_parameter(segment, specs[segment.tensor]), []).append(segment)
     padded = _padded_rows(plan)
     tied = _tied(plan)
     for name, members in groups.items():
-        if members[0].kind in ("weight", "bias") and ".routed_experts." in name:
-            yield _experts(name, members, holdings)
+        spec = specs[members[0].tensor]
+        if spec.kind == EXPERTS:
+            yield _experts(name, members, specs, holdings)
             continue
         tensor = _fused(name, members, holdings)
         rows = padded.get(members[0].engine)
         if rows is not None:
             tensor = replace(tensor, shape=(rows, *tensor.shape[1:]))
-        module = name.rpartition(".")[0]
+        module, _, suffix = name.rpartition(".")
         if module in tied and _is_last(plan, rank):
-            tensor = replace(tensor, name=min(name, tied[module] + "." + name.rpartition(".")[2]))
+            tensor = replace(tensor, name=min(name, f"{tied[module]}.{suffix}"))
         yield tensor
-        if members[0].role == "q" and name.endswith(".weight"):
+        if spec.kind == "QKVParallelLinear" and suffix == "weight":
+            attention = module.rpartition(".")[0] + ".attn."
             for scale in SCALES:
-                attention = module.rpartition(".")[0] + ".attn."
                 yield OutputTensor(attention + scale, "F32", (), (), ONE)
 
 
-def _parameter(segment: Segment) -> str:
+def _parameter(segment: Segment, spec: ParamSpec) -> str:
     """vLLM's name of the parameter that a segment is (a part of)."""
     suffix = "bias" if segment.kind == "bias" else "weight"
-    if segment.engine.endswith(".routed_experts"):
-        stack = "w2" if segment.role not in ("gate", "up") else "w13"
-        return f"{segment.engine}.{stack}_{suffix}"
+    if spec.kind == EXPERTS:
+        return f"{segment.engine}.{'w2' if spec.style == 'row' else 'w13'}_{suffix}"
     return f"{segment.engine}.{suffix}"
 
 
@@ -140,16 +148,15 @@ def _fused(name: str, members: list[Segment], holdings: Holdings) -> OutputTenso
     return OutputTensor(name, holdings[first.tensor].dtype, (base + length, *first.shape[1:]), tuple(takes))
 
 
-def _experts(name: str, members: list[Segment], holdings: Holdings) -> OutputTensor:
+def _experts(name: str, members: list[Segment], specs: Mapping[str, ParamSpec], holdings: Holdings) -> OutputTensor:
     """Experts stored one by one, stacked: w13 [E, 2I, H] holds gate above up, w2 [E, H, I]."""
     first = members[0]
-    if len(first.shape) == 3:
+    if "E" in specs[first.tensor].axes:
         raise MlloadError(
             f"{first.tensor}: experts that are stored stacked are not written for sharded_state",
             hint="--layout mlload cuts any model",
             exit_code=1,
         )
-    order = {"gate": 0, "up": 1}
     experts: dict[int, list[Segment]] = {}
     for segment in members:
         number = int(segment.tensor.partition(".experts.")[2].split(".")[0])
@@ -158,7 +165,8 @@ def _experts(name: str, members: list[Segment], holdings: Holdings) -> OutputTen
     rows = 0
     for slot, expert in enumerate(sorted(experts)):
         rows = 0
-        for segment in sorted(experts[expert], key=lambda segment: order.get(segment.role, 0)):
+        # "gate" before "up", whatever the order on disk.
+        for segment in sorted(experts[expert], key=lambda segment: specs[segment.tensor].parts[0].role):
             box, to = fitted(segment, holdings)
             takes.append(Take(segment.tensor, box, ((slot, slot + 1), (rows + to[0][0], rows + to[0][1]), *to[1:])))
             rows += segment.shape[0]

@@ -1,0 +1,108 @@
+"""`mlload diff`: what two checkpoints have that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlload.cli import options
+from mlload.cli.output import Output
+
+if TYPE_CHECKING:
+    from mlload.writer.diff import Diff, TensorDifference
+    from mlload.writer.numbers import Distance
+
+SHOWN = 20
+EXAMPLES = """\b
+mlload diff ./llama-8b ./llama-8b-awq
+mlload diff org/name@v1 org/name@v2 --format json
+mlload diff ./llama-8b ./llama-8b-tp4
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("one", metavar="A")
+@click.argument("other", metavar="B")
+@options.text_or_json
+@click.pass_context
+def command(ctx: click.Context, one: str, other: str, form: str) -> None:
+    """Compare two checkpoints: tensors, the numbers that they stand for, config and files.
+
+    Reads all weights of both. A folder of ranks (mlload shard --tp) is compared as the checkpoint that it makes.
+    Exit code 1 when they differ.
+    """
+    from mlload.checkpoint.checkpoint import Checkpoint
+    from mlload.writer.diff import diff
+
+    out: Output = ctx.obj
+    found = diff(Checkpoint.open(one), Checkpoint.open(other))
+    if form == "json":
+        out.json({"schema": "mlload.diff/1", "a": one, "b": other, "same": found.same, **document(found)})
+    else:
+        out.print_all(lines(found))
+    ctx.exit(0 if found.same else 1)
+
+
+def document(found: Diff) -> dict[str, Any]:
+    """The result for programs."""
+    return {
+        "equal_tensors": found.equal,
+        "tensors": [_tensor(entry) for entry in found.tensors],
+        "weights": [_tensor(entry) for entry in found.weights],
+        "config": [{"key": entry.name, "a": entry.one, "b": entry.other} for entry in found.config],
+        "files": [{"file": entry.name, "a": entry.one, "b": entry.other} for entry in found.files],
+    }
+
+
+def _tensor(entry: TensorDifference) -> dict[str, Any]:
+    far = entry.distance
+    return {
+        "name": entry.name,
+        "what": entry.what,
+        "a": entry.one,
+        "b": entry.other,
+        "max_difference": far.largest if far else None,
+        "relative_difference": far.relative if far else None,
+    }
+
+
+def lines(found: Diff) -> Iterator[str]:
+    """The result for people: what differs by kind, the first of each by name."""
+    if found.same:
+        yield f"the same: {found.equal:,} tensors with equal bytes, config and files"
+        return
+    yield f"{found.equal:,} tensors are equal, {len(found.tensors):,} differ"
+    kinds: dict[str, list[TensorDifference]] = {}
+    for entry in found.tensors:
+        kinds.setdefault(entry.what, []).append(entry)
+    for what, entries in kinds.items():
+        yield f"{what}: {len(entries):,}"
+        yield from _some([f"{entry.name}  {_sides(entry)}{_far(entry.distance)}" for entry in entries])
+    if found.weights:
+        yield f"weights by their numbers: {len(found.weights):,}"
+        yield from _some([f"{entry.name}  {_sides(entry)}{_far(entry.distance)}" for entry in found.weights])
+    for title, differences in (("config", found.config), ("files", found.files)):
+        if differences:
+            yield f"{title}: {len(differences):,}"
+            yield from _some([f"{entry.name}  {entry.one or '-'} -> {entry.other or '-'}" for entry in differences])
+
+
+def _some(texts: list[str]) -> Iterator[str]:
+    yield from (f"  {text}" for text in texts[:SHOWN])
+    if len(texts) > SHOWN:
+        yield f"  ... and {len(texts) - SHOWN:,} more (--format json lists all)"
+
+
+def _sides(entry: TensorDifference) -> str:
+    if not entry.one or not entry.other or entry.one == entry.other:
+        return entry.one or entry.other
+    return f"{entry.one} -> {entry.other}"
+
+
+def _far(far: Distance | None) -> str:
+    if far is None:
+        return ""
+    relative = "" if far.relative is None else f", {far.relative:.2%} relative"
+    return f"  max difference {far.largest:.4g}{relative}"
