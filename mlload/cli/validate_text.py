@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mlload.checkpoint.finding import Finding, Hint, by_severity
 from mlload.cli.describe import model_words
-from mlload.cli.findings_text import finding_lines, summary
+from mlload.cli.findings_text import finding_lines, sentence, summary
 from mlload.cli.layout import Cell, cells, shorten, table, wrap
 from mlload.cli.output import Line, Span, Style
 from mlload.cli.quantities import column, plural, size, unit_for
@@ -60,9 +60,9 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
     for unknown in open_questions:
         yield ""
         how = f" To know: {unknown.how_to_know}." if unknown.how_to_know else ""
-        lines = wrap(f"{unknown.what}: {unknown.why}.{how}", width, " " * 8)
-        yield [Span("unknown", "warn"), lines[0][7:]]
-        yield from lines[1:]
+        first, *rest = wrap(f"{unknown.what}: {unknown.why}.{how}", width, " " * 8)
+        yield [Span("unknown", "warn"), first[7:]]
+        yield from rest
     if len(entries) > 1 and any(entry.plan is not None for entry in entries):
         yield ""
         yield from sizes_table(entries)
@@ -76,12 +76,10 @@ def left_out(entries: Sequence[Entry], width: int) -> Iterator[Line]:
     """Findings that do not count: those waived, each with its reason, and how many were left out by their codes."""
     waived = {(w.finding.code, w.finding.where): w for entry in entries for w in entry.waived}
     for finding, waiver in waived.values():
-        until = f" until {waiver.until}" if waiver.until else ""
+        until = f"until {waiver.until}: " if waiver.until else ""
         yield ""
-        yield from (
-            Span(line, "dim")
-            for line in wrap(f"waived{until}: {finding.code} {finding.where} ({waiver.reason})", width, " " * 8)
-        )
+        yield [Span("waived ", "dim"), " ", finding.code, "  ", shorten(finding.where, max(width - 15, 20))]
+        yield from wrap(sentence(f"{until}{waiver.reason}"), width, " " * 8)
     ignored = max(entry.ignored for entry in entries)
     if ignored:
         yield ""
@@ -147,8 +145,11 @@ def answer(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iter
     elif worst == "unknown":
         text = f"whether {engine} starts at {sizes} could not be judged"
     else:
-        text = f"{engine} would start at {labels([entry.mesh for entry in entries])}"
-        text += ", with warnings" if worst == "warn" else ""
+        refused = [entry.mesh for entry in entries if entry.verdict.starts is False]
+        started = [entry.mesh for entry in entries if entry.verdict.starts is not False]
+        said = [f"{engine} would refuse to start at {labels(refused)}, which is waived or left out"] if refused else []
+        said += [f"{engine} would start at {labels(started)}"] if started else []
+        text = "; ".join(said) + (", with warnings" if worst == "warn" else "")
     first, *rest = wrap(text, width, " " * (len(name) + 2))
     yield [Span(name, style), first[len(name) :]]
     yield from rest

@@ -122,7 +122,8 @@ def test_waivers(mlload: Run, llama: Path, tmp_path: Path) -> None:
         "TP001", "our fork pads heads", "2999-01-01"
     )  # fmt: skip
     shown = mlload("validate", llama, "--tp", "4").stdout
-    assert "waived until 2999-01-01: TP001" in shown and "our fork pads heads" in shown
+    assert "OK  vLLM would refuse to start at tp 4, which is waived or left out" in shown
+    assert "waived  TP001" in shown and "until 2999-01-01: our fork pads heads." in shown
     config.write_text(WAIVER.format("2020-01-01"))
     (result,) = validated(mlload, llama, "--tp", "4", code=1)["results"]
     assert result["waived"] == [] and {"TP001", "GT001"} <= {f["code"] for f in result["findings"]}

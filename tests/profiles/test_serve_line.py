@@ -94,9 +94,8 @@ def test_what_the_engine_refuses_is_found_and_the_rest_is_read() -> None:
 
 def test_the_same_line_at_another_size_keeps_every_other_word() -> None:
     asked = line("X=1 vllm serve 'my model' --port 80 -tp 8 --served-model-name a b --swap-space 4 --enforce_eager")
-    assert (
-        asked.at(tp=4, pp=2, dp=1, ep=False)
-        == "X=1 vllm serve 'my model' --port 80 -tp 4 --served-model-name a b --enforce_eager --pipeline-parallel-size 2"
+    assert asked.at(tp=4, pp=2, dp=1, ep=False) == (
+        "X=1 vllm serve 'my model' --port 80 -tp 4 --served-model-name a b --enforce_eager --pipeline-parallel-size 2"
     )
     # A size of one need not be said.
     assert line("vllm serve m -tp=8 -ep").at(tp=1, pp=1, dp=1, ep=False) == "vllm serve m"
