@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from xml.sax.saxutils import escape, quoteattr
 
 from mlload.cli.report import Case, Report
 
@@ -13,6 +12,8 @@ FORBIDDEN = {code: f"\\x{code:02x}" for code in range(32) if code not in (9, 10,
     0xFFFF: "\\uffff",
     **{code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)},
 }
+MARKUP = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+SPACES = {ord('"'): "&quot;", 9: "&#9;", 10: "&#10;", 13: "&#13;"}
 
 
 def render(report: Report) -> str:
@@ -65,8 +66,9 @@ def test(case: Case, report: Report) -> Iterator[str]:
 
 
 def clean(text: str) -> str:
-    return escape(text.translate(FORBIDDEN))
+    return text.translate(FORBIDDEN | MARKUP)
 
 
 def attribute(text: str) -> str:
-    return quoteattr(text.translate(FORBIDDEN))
+    """In quotes; line ends as references, which a reader would else turn into spaces."""
+    return '"' + text.translate(FORBIDDEN | MARKUP | SPACES) + '"'

@@ -27,7 +27,7 @@ def report(result: ValidateResult, *, strict: bool, allow_unknown: bool) -> Repo
 
 def case(entry: Entry, result: ValidateResult) -> Case:
     verdict = entry.verdict
-    gpu = result.question.gpu
+    gpu = (entry.question or result.question).gpu
     label = entry.mesh.label() + (f" on {gpu.name}" if gpu is not None else "")
     return Case(entry.source, label, verdict.starts, verdict.verdict, verdict.findings, verdict.unknowns)
 

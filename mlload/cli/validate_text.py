@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mlload.checkpoint.finding import Finding, Hint, by_severity
 from mlload.cli.describe import model_words
@@ -40,6 +41,8 @@ def engine_label(result: ValidateResult) -> str:
 
 
 def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
+    if entries[0].question is not None:  # what settings say for this source
+        result = replace(result, question=entries[0].question)
     yield from heading(entries[0], width)
     if len({entry.source for entry in result.entries}) == 1:
         yield from asked([entry.mesh for entry in entries], result, width)

@@ -25,21 +25,29 @@ def digests(checkpoint: Checkpoint, progress: Callable[[str], None] | None = Non
     from concurrent.futures import ThreadPoolExecutor
 
     total = sum(file.size for file in checkpoint.files if file.digest is None)
-    done = [0]
+    done, stopped = [0], [False]
 
     def one(file: FileRef) -> Digest:
         if file.digest is not None:
             return Digest(file.name, file.size, file.digest)
         state = hashlib.sha256()
         for piece in pieces(checkpoint, file):
+            if stopped[0]:
+                break
             state.update(piece)
             done[0] += len(piece)
             if progress is not None:
                 progress(f"sha256: {done[0] / 1e9:.1f} of {total / 1e9:.1f} GB")
         return Digest(file.name, file.size, state.hexdigest())
 
-    with ThreadPoolExecutor(2) as pool:
+    pool = ThreadPoolExecutor(2)
+    try:
         found = tuple(sorted(pool.map(one, checkpoint.files)))
+    except BaseException:  # also Ctrl-C: no thread reads on to the end of its file
+        stopped[0] = True
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
     if progress is not None:
         progress("")
     return found

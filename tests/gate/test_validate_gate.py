@@ -140,6 +140,7 @@ def test_settings_and_overrides(mlload: Run, llama: Path, tmp_path: Path) -> Non
         (2, "cc:9.0", "ok"), (4, "cc:9.0", "fail"), (4, "cc:8.0", "ok"),
     ]  # fmt: skip
     validated(mlload, llama, "--tp", "1", code=0)  # the command line wins
+    assert "tp 4 on compute capability 8.0" in mlload("validate", other).stdout
     (tmp_path / "pyproject.toml").write_text("[tool.mlload]\ngpus = 1\n")
     done = mlload("validate", llama)
     assert done.returncode == 2 and "did you mean gpu" in done.stderr
