@@ -17,7 +17,9 @@ def quantize_rows(x: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tenso
     """x float [M, K] -> int8 [M, K] and float32 scales [M, 1], the largest magnitude at 127; a row of zeros has
     scale 0 and codes 0, and a row with a NaN keeps it in its scale."""
     wide = x.float()
-    rows = wide.abs().amax(-1, keepdim=True) / 127 if scale is None else scale.float().expand(x.shape[0], 1)
+    # Divided as a tensor: torch turns division by a number into a product with its rounded inverse.
+    largest = torch.tensor(127.0, device=x.device)
+    rows = wide.abs().amax(-1, keepdim=True) / largest if scale is None else scale.float().expand(x.shape[0], 1)
     ratio = torch.where(rows > 0, wide / rows, 0.0)
     return ratio.round().clamp(-128, 127).to(torch.int8), rows
 
