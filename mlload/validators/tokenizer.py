@@ -10,6 +10,7 @@ from mlload.validators.chat_template_files import templates_of
 from mlload.validators.context import Context
 from mlload.validators.rules import rule
 from mlload.validators.tables import vocabulary_rows
+from mlload.validators.tokenizer_classes import OWN_CLASS
 from mlload.validators.tokenizer_files import Tokenizer, tokenizer_of
 
 # Classes that build a tokenizer from tokenizer.json alone (transformers 5); any other known one makes an empty
@@ -28,9 +29,8 @@ def no_tokenizer(context: Context) -> Iterator[Finding]:
     """The folder holds weights and no file with a vocabulary (tokenizer.json, tokenizer.model, vocab.json with
     merges.txt, vocab.txt, tekken.json, a .tiktoken file). Where the small companions are there (tokenizer_config.json),
     the vocabulary was lost on the way: engines then refuse to start, or, for some tokenizer classes, transformers
-    builds an empty vocabulary and every prompt becomes nonsense. Where nothing of a tokenizer is there, somebody may
-    have meant so: the engine starts when another one is named with --tokenizer. Nothing is said of a source without
-    weights."""
+    builds an empty vocabulary and every prompt becomes nonsense. The engine starts when another tokenizer is named with
+    --tokenizer, or none is wanted (--skip-tokenizer-init). Nothing is said of a source without weights."""
     checkpoint, tokenizer = context.checkpoint, tokenizer_of(context.checkpoint)
     if not tokenizer.known or tokenizer.forms or not checkpoint.tensors or not uses_own_tokenizer(context):
         return
@@ -40,13 +40,14 @@ def no_tokenizer(context: Context) -> Iterator[Finding]:
         return  # code of the repository's own decides what it reads
     again = hints.download_again(checkpoint.source, "tokenizer.json")
     if not tokenizer.companions:
+        empty = context.config.model_type in OWN_CLASS
+        effect = "the class of this model type is built with an empty vocabulary, and every prompt is nonsense"
         yield Finding(
             "FI070",
-            "warning",
-            "starts",
+            "error",
+            "right" if empty else "starts",
             checkpoint.label,
-            "there is no tokenizer beside the weights: the engine needs one named, and does not start or answers "
-            "nonsense without",
+            f"there is no tokenizer beside the weights: {effect if empty else 'no tokenizer can be built'}",
             hints=(Hint("Name the original model's.", "--tokenizer ORIGINAL"), again),
         )
         return

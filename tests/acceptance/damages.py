@@ -14,7 +14,8 @@ from typing import Any
 from tests.acceptance.folders import INDEX, WHOLE, constant, cut_file, edit_json, forget, replace_file, rewrite
 
 Damage = Callable[[Path], Any]
-DOWN_7 = "model.layers.7.mlp.down_proj.weight"
+MODULE_7 = "model.layers.7.mlp.down_proj"
+DOWN_7 = f"{MODULE_7}.weight"
 SHARD_3 = "model-00003-of-00006.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 44844904\n"
 
@@ -114,6 +115,7 @@ def adapter_only(folder: Path) -> None:
     replace_file(folder, "adapter_config.json", rank)
 
 
+CONFIG_ALONE = "a folder of a config alone is judged as if its weights were fine"
 HEADER_LIES = struct.pack("<Q", 1 << 40) + b"{}"
 
 CASES: tuple[Case, ...] = (
@@ -205,7 +207,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case("float16 asked for", nothing, arguments={"dtype": "float16"}, flags=("--dtype", "float16")),
     # Tensors.
-    Case("a weight is missing", without_tensor(DOWN_7), "sharded", names=DOWN_7.removesuffix(".weight"), wrong=True),
+    Case("a weight is missing", without_tensor(DOWN_7), "sharded", names=MODULE_7, wrong=True),
     Case("a norm is missing", without_tensor("model.norm.weight"), "sharded", names="model.norm"),
     Case(
         "a third of a fused layer is missing",
@@ -226,16 +228,14 @@ CASES: tuple[Case, ...] = (
     # Quantized: little is checked while loading.
     Case("an unknown quant_method", config(quantization_config={"quant_method": "squash", "bits": 4}), names="squash"),
     Case("INT8, a weight is missing", without_tensor(DOWN_7), "int8", wrong=True),
-    Case("INT8, a scale is missing", without_tensor("model.layers.7.mlp.down_proj.weight_scale"), "int8", wrong=True),
+    Case("INT8, a scale is missing", without_tensor(f"{MODULE_7}.weight_scale"), "int8", wrong=True),
     Case(
         "INT8, a scale of another shape",
-        with_tensor(DOWN_7, "model.layers.7.mlp.down_proj.weight_scale", (512, 1)),
+        with_tensor(DOWN_7, f"{MODULE_7}.weight_scale", (512, 1)),
         "int8",
         names="weight_scale",
     ),
-    Case(
-        "W4A16, a weight is missing", without_tensor("model.layers.7.mlp.down_proj.weight_packed"), "w4a16", wrong=True
-    ),
+    Case("W4A16, a weight is missing", without_tensor(f"{MODULE_7}.weight_packed"), "w4a16", wrong=True),
     Case("W4A16, the config says groups of 32", weights(group_size=32), "w4a16", names="32"),
     Case("W4A16, the config says groups of 128", weights(group_size=128), "w4a16", names="128"),
     Case("W4A16, the config says 8 bits", weights(num_bits=8), "w4a16", names="8"),

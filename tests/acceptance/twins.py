@@ -1,4 +1,4 @@
-"""Quantized twins of a bf16 folder by plain round-to-nearest, in arithmetic of their own: what the engine is asked about.
+"""Quantized twins of a bf16 folder by plain round-to-nearest, in arithmetic of their own.
 
 N = out_features, K = in_features, G = 64: it divides every width of the real model, 128 does not.
 """
@@ -25,7 +25,7 @@ Tensors = dict[str, torch.Tensor]
 
 def grouped(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """[N, K] -> codes 0..15 as [N, K] int32 about a zero of 8, and scales [N, K / G] in fp32 that fit fp16."""
-    groups = weight.float().unflatten(1, (-1, G))
+    groups = weight.float().reshape(weight.shape[0], -1, G)
     scale = (groups.abs().amax(-1, keepdim=True) / 7).clamp(min=1e-6).half().float()
     codes = (groups / scale).round().clamp(-8, 7) + 8
     return codes.flatten(1).int(), scale.squeeze(-1)
@@ -33,7 +33,8 @@ def grouped(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def packed(codes: torch.Tensor, dim: int, order: tuple[int, ...] = PLAIN_ORDER) -> torch.Tensor:
     """Eight codes along `dim` as one int32."""
-    eights = codes.movedim(dim, -1).unflatten(-1, (-1, 8)).to(torch.int64)
+    eights = codes.movedim(dim, -1)
+    eights = eights.reshape(*eights.shape[:-1], -1, 8).to(torch.int64)
     words = torch.zeros(eights.shape[:-1], dtype=torch.int64)
     for position, source in enumerate(order):
         words |= eights[..., source] << (4 * position)

@@ -8,6 +8,7 @@ vLLM's imports, which cost more than a start. An answer is {"name", "starts", "e
 "seconds"}; what the engine prints goes to standard error.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -75,10 +76,8 @@ def ask(question):
         os._exit(0)
     os.close(write)
     finished = wait(child, LONGEST_START)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     if not finished:
         os.waitpid(child, 0)
     # Only now: a worker that outlives the engine would keep the pipe open.
