@@ -1,4 +1,8 @@
-"""sha256 of every file of a checkpoint: from the source where it knows it (the Hub's LFS entries), else streamed."""
+"""sha256 of every file of a checkpoint: the Hub's own for what it stores apart, else of the bytes, streamed.
+
+Of files on this machine always the bytes are hashed: a name in the Hub's cache tells what was asked for, not what lies
+there now.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,12 @@ def digests(checkpoint: Checkpoint, progress: Callable[[str], None] | None = Non
     """All files, by name. Two at a time: hashing and reading leave the interpreter free."""
     from concurrent.futures import ThreadPoolExecutor
 
-    total = sum(file.size for file in checkpoint.files if file.digest is None)
+    believed = checkpoint.source.remote
+    total = sum(file.size for file in checkpoint.files if not (believed and file.digest))
     done, stopped = [0], [False]
 
     def one(file: FileRef) -> Digest:
-        if file.digest is not None:
+        if believed and file.digest:
             return Digest(file.name, file.size, file.digest)
         state = hashlib.sha256()
         for piece in pieces(checkpoint, file):

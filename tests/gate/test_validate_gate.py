@@ -236,3 +236,28 @@ def test_no_words_end_in_a_traceback(words: list[str]) -> None:
     out = Output(StringIO(), StringIO())
     code = main(["validate", *words], out)
     assert code in (0, 1, 2, 3) and "internal error" not in out.stderr.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.network_servers
+def test_a_lock_of_the_hub_downloads_no_weights(mlload: Run, tmp_path: Path) -> None:
+    """The Hub says the sha256 of what it stores apart; only the small files are read."""
+    import hashlib
+
+    from tests.servers.hub import HubServer
+
+    folder = write_llama(tmp_path / "hub" / "org" / "name")
+    lock = tmp_path / "lock.json"
+    with HubServer(tmp_path / "hub") as hub:
+        env = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+        done = mlload("validate", "org/name", "--tp", "2", "--lock", lock, env=env)
+        assert done.returncode == 0, done.stderr
+        sent = sum(count for name, count in hub.bytes_sent.items() if name.endswith(".safetensors"))
+    weights = folder / "model.safetensors"
+    assert sent < weights.stat().st_size // 2
+    (model,) = json.loads(lock.read_text())["models"]
+    digests = {row["name"]: row["sha256"] for row in model["files"]}
+    for name in ("config.json", "tokenizer.json"):
+        assert digests[name] == hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    # The server's word for it, which is of the name here: nothing else could have been known.
+    assert digests["model.safetensors"] == hashlib.sha256(b"model.safetensors").hexdigest()
+    assert model["revision"] == hub.commit("org/name")
