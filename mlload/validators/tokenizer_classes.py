@@ -4,8 +4,7 @@ Without a file that holds a vocabulary such a class is built all the same, with 
 the generic class refuses to be built.
 """
 
-OWN_CLASS = frozenset(
-    """
+_NAMES = """
     aimv2 albert align audioflamingo3 aya_vision bark bart barthez bartpho bert bert-japanese bertweet
     big_bird biogpt blenderbot blenderbot-small blip blip-2 bridgetower bros byt5 camembert canine
     chinese_clip clap clip clipseg clvp code_llama codegen cohere cohere2 colqwen2 convbert cosmos3_omni cpm
@@ -26,5 +25,6 @@ OWN_CLASS = frozenset(
     starcoder2 switch_transformers t5 t5gemma tapas trocr tvp udop unispeech unispeech-sat vibevoice
     videoprism vilt visual_bert vits wav2vec2 wav2vec2-bert wav2vec2-conformer wav2vec2_phoneme whisper xclip
     xglm xlm xlm-roberta xlnet xlstm xmod yoso zaya
-    """.split()
-)
+"""
+
+OWN_CLASS = frozenset(_NAMES.split())
