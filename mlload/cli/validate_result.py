@@ -226,6 +226,8 @@ def serve_command(entry: Entry, question: Question) -> str | None:
             length = found.max_model_len
     line = question.line
     if line is not None and line.source in (None, entry.source):
+        if line.source is None:  # the model was named before the engine's command
+            line = replace(line, model=entry.source)
         return line.at(tp=mesh.tp, pp=mesh.pp, dp=mesh.dp, ep=mesh.ep, max_model_len=length)
     return shlex.join(["vllm", "serve", entry.source, *serve_flags(mesh, question, length), *question.extra])
 

@@ -41,6 +41,8 @@ def test_the_command_that_people_have(mlload: Run, llama: Path) -> None:
     assert "-tp 4" not in result["serve"]
     mine = validated(mlload, "--tp", "2", "--", "vllm", "serve", llama, "-tp", "4", code=0)  # typed before it: wins
     assert mine["results"][0]["tp"] == 2
+    named = validated(mlload, llama, "--", "vllm", "serve", "--port", "80", "-tp", "2", code=0)
+    assert named["results"][0]["serve"] == f"vllm serve {llama} --port 80 -tp 2"
 
 
 def test_its_flags_among_ours(mlload: Run, llama: Path) -> None:
