@@ -39,6 +39,8 @@ def allocate(
     dtype:  that the model runs in ("BF16", "F16", "F32")
     None where the method is not known here.
     """
+    if not layer.k:
+        return {}  # a config of nonsense: nothing is allocated, and nothing is divided by it
     method = method_for(layer, scheme, quant, capability, profile)
     if UNKNOWN in (method.name, method.family):
         return None
