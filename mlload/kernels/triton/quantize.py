@@ -62,9 +62,7 @@ def quantize_activations(
             tl.store(q + row * K + ok, value.to(tl.float8e4nv), mask=inside)
 
 
-def quantize(
-    x: Tensor, group: int, *, static: Tensor | None = None, int8: bool = False
-) -> tuple[Tensor, Tensor]:
+def quantize(x: Tensor, group: int, *, static: Tensor | None = None, int8: bool = False) -> tuple[Tensor, Tensor]:
     """x [M, K] -> (q [M, K], scale float32 [M, ceil(K/group)], or the static one as it is)."""
     m, k = x.shape
     x = x if x.stride(-1) == 1 else x.contiguous()

@@ -2,6 +2,7 @@
 
     x [M, K] bf16 or f16; w int16 [N/64, K/BK, 64, P] (`planes`); s [K/G, N] scales; z uint8 [K/G, N] zero points;
     y [M, N]; with experts, w, s, z and the bias have a leading E, and rows are routed (`moe`)
+    CODE "float": w is [N, K] in the activations' dtype and has no scales (experts that are not quantized)
 The weight is the left operand, acc[BN, BM] = W x^T: Hopper reads it from registers, and M is not padded to 64.
 Scales multiply the accumulator, once per group: the codes stay exact in 16 bits, and all rounding is fp32's.
 Deterministic: each output is summed by one program, or by `splits` of them into a workspace that `reduce_splits`
@@ -68,16 +69,22 @@ def weight_only_gemm(
             return
         slot = tl.load(rows + slot)
         row = slot // top_k
-        groups = 1 if G == 0 else tl.cdiv(k_tiles * BK, G)
-        w += expert * (n_rows // 64) * k_tiles * (64 * P)
-        s += expert * groups * n_rows
-        z += expert * groups * n_rows
+        if CODE == "float":
+            w += expert * N * K
+        else:
+            groups = 1 if G == 0 else k_tiles * BK // G
+            w += expert * (n_rows // 64) * k_tiles * (64 * P)
+            s += expert * groups * n_rows
+            z += expert * groups * n_rows
         bias += expert * N
     else:
         row = slot
     live = slot < M
-    offset_w = ((on // 64) * k_tiles * (64 * P) + (on % 64) * P)[:, None] + tl.arange(0, P)[None, :]
     live_n = on < n_rows
+    if CODE == "float":
+        offset_w = on.to(tl.int64)[:, None] * K + tl.arange(0, P)[None, :]
+    else:
+        offset_w = ((on // 64) * k_tiles * (64 * P) + (on % 64) * P)[:, None] + tl.arange(0, P)[None, :]
     offset_x = row.to(tl.int64)[None, :] * x_stride + tl.arange(0, P)[:, None]
     first = split * tiles_per_split
     last = tl.minimum(first + tiles_per_split, k_tiles)
@@ -87,12 +94,19 @@ def weight_only_gemm(
         row_zero = tl.load(z + on, mask=live_n, other=0)
     PER_GROUP: tl.constexpr = PLANES if G == 0 else (G // P if G // P < PLANES else PLANES)
     for tile in range(first, last):
-        q = tl.load(w + tile * (64 * P) + offset_w, mask=live_n[:, None], other=0).to(tl.uint16, bitcast=True)
+        if CODE == "float":
+            inside_k = tile * BK + tl.arange(0, P) < K
+            q = tl.load(w + tile * P + offset_w, mask=live_n[:, None] & inside_k[None, :], other=0.0)
+        else:
+            q = tl.load(w + tile * (64 * P) + offset_w, mask=live_n[:, None], other=0).to(tl.uint16, bitcast=True)
         for part in tl.static_range(PLANES // PER_GROUP):
             zero = row_zero
             if ZERO and G != 0:
                 zero = tl.load(z + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0)
-            planes = decode_words(q, zero, CODE, ZERO, DTYPE, PTX)
+            if CODE == "float":  # noqa: SIM108
+                planes = (q,)
+            else:
+                planes = decode_words(q, zero, CODE, ZERO, DTYPE, PTX)
             if G != 0:
                 group = tl.zeros((BN, BM), tl.float32)
             for i in tl.static_range(PER_GROUP):
@@ -109,7 +123,7 @@ def weight_only_gemm(
             if G != 0:
                 raw = tl.load(s + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0)
                 acc += group * scale_value(raw, SCALE)[:, None]
-    if G == 0:
+    if G == 0 and CODE != "float":
         acc *= scale_value(tl.load(s + on, mask=live_n, other=0), SCALE)[:, None]
     if GLOBAL:
         if ROUTED:

@@ -1,7 +1,8 @@
 """Triton's interpreter as these tests need it. Imported before any kernel runs.
 
 The interpreter multiplies the raw bits of bf16 in `tl.dot`, loses bits of bf16's subnormals, and cuts fp32 off on its
-way to bf16 and e4m3 where a GPU rounds to nearest even. Mended here, so that what a test sees is the kernel's arithmetic and not the interpreter's.
+way to bf16 and e4m3 where a GPU rounds to nearest even. Mended here, so that what a test sees is the kernel's
+arithmetic and not the interpreter's.
 """
 
 from __future__ import annotations

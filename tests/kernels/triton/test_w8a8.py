@@ -92,7 +92,9 @@ def test_blocks(m: int, n: int, k: int, splits: int) -> None:
     assert ((y.double() - x @ linear.weight.T).abs() <= (k + 4) * UNIT * sizes).all()
 
 
-@pytest.mark.parametrize("scheme", [linears.FP8_TENSOR, linears.FP8_CHANNEL, linears.FP8_STATIC], ids=lambda s: s.layout)
+@pytest.mark.parametrize(
+    "scheme", [linears.FP8_TENSOR, linears.FP8_CHANNEL, linears.FP8_STATIC], ids=lambda s: s.layout
+)
 def test_rows_and_channels(scheme: linears.Scheme) -> None:
     n, k = 72, 192
     linear = linears.fp8(scheme, n, k)
