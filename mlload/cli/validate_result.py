@@ -262,7 +262,7 @@ def serve_flags(mesh: Mesh, question: Question, length: int | None = None) -> li
         ("--dtype", asked.dtype if asked.dtype != "auto" else None),
         ("--quantization", asked.quantization),
         ("--kv-cache-dtype", asked.kv_cache_dtype if asked.kv_cache_dtype != "auto" else None),
-        ("--max-model-len", length),
+        ("--max-model-len", "auto" if length == -1 else length),
         ("--max-num-seqs", asked.max_num_seqs),
         ("--max-num-batched-tokens", asked.max_num_batched_tokens),
         ("--gpu-memory-utilization", asked.gpu_memory_utilization),
