@@ -50,15 +50,28 @@ def deep_from(contents: bool, manifest: str | None, write: str | None, sources: 
     if sources > 1 and (manifest or write):
         raise MlloadError("a manifest belongs to one checkpoint: validate one source at a time with it")
     if contents:
-        from mlload.validators.deep.scan import needs_numpy
+        # Not imported yet: while it is, the disk can be at work.
+        from importlib.util import find_spec
 
-        needs_numpy()
+        from mlload.validators.deep.scan import no_numpy
+
+        if find_spec("numpy") is None:
+            raise no_numpy()
     listed = None
     if manifest is not None:
         from mlload.validators.deep.manifest import read_manifest
 
         listed = read_manifest(Path(manifest))
     return Deep(contents, listed, manifest or "", None if write is None else Path(write))
+
+
+def read_ahead(checkpoint: Checkpoint, deep: Deep) -> None:
+    """The disk can fetch the first weights while the headers are judged."""
+    if deep.contents and (checkpoint.label, checkpoint.revision) not in deep.done:
+        from mlload.checkpoint import streaming
+
+        used = {ref.file for ref in checkpoint.tensors.values()}
+        streaming.read_ahead(checkpoint.source, [checkpoint.files[number].name for number in sorted(used)])
 
 
 def with_contents(entries: list[Entry], checkpoint: Checkpoint, deep: Deep) -> list[Entry]:

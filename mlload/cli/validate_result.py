@@ -127,6 +127,10 @@ def judge_source(source: str, question: Question, revision: str | None, *, alone
         from mlload.profiles.hf_overrides import overridden
 
         checkpoint = replace(checkpoint, config=overridden(checkpoint.config, question.hf_overrides))
+    if question.deep is not None:
+        from mlload.cli.validate_deep import read_ahead
+
+        read_ahead(checkpoint, question.deep)
     found = judge_checkpoint(checkpoint, question)
     if question.deep is not None:
         from mlload.cli.validate_deep import with_contents

@@ -110,10 +110,14 @@ def needs_numpy() -> None:
     try:
         import numpy  # noqa: F401
     except ImportError:
-        raise MlloadError(
-            '--deep needs numpy, which is not installed here:  pip install "mlload[deep]"',
-            hint="--manifest FILE alone compares digests without it",
-        ) from None
+        raise no_numpy() from None
+
+
+def no_numpy() -> MlloadError:
+    return MlloadError(
+        '--deep needs numpy, which is not installed here:  pip install "mlload[deep]"',
+        hint="--manifest FILE alone compares digests without it",
+    )
 
 
 def files_to_read(checkpoint: Checkpoint, asked: Asked) -> dict[str, int]:
