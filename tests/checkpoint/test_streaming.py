@@ -152,3 +152,18 @@ def test_an_interrupt_stops_all_threads(folder: Path) -> None:
         stream(FolderSource(str(folder), "x"), jobs(folder, 1 << 30) * 20, lambda: Keep(slow), tick=tick)
     assert time.monotonic() - started < 5
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("mlload-stream")]
+
+
+def test_reading_ahead_asks_for_the_first_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+    done = threading.Event()
+
+    def advise(descriptor: int, start: int, length: int, advice: int) -> None:
+        asked.append((start, length, advice))
+        if len(asked) == 2:
+            done.set()
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    streaming.read_ahead(FolderSource(str(folder), "x"), ["a", "d", "c"], 110_000)
+    assert done.wait(5)
+    assert asked == [(0, 100_001, os.POSIX_FADV_WILLNEED), (0, 9_999, os.POSIX_FADV_WILLNEED)]

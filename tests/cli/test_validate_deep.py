@@ -129,6 +129,23 @@ def test_digests_that_the_cache_of_the_hub_tells(mlload: Run, filled: Path, tmp_
     assert codes(result(mlload, snapshot, "--deep", code=1)) == ["DP010"]
 
 
+def test_digests_that_a_download_left(mlload: Run, filled: Path) -> None:
+    """As huggingface_hub writes them; a file that was changed on purpose since is not held against them."""
+    local = pytest.importorskip("huggingface_hub._local_folder")
+    digest = hashlib.sha256((filled / MODEL).read_bytes()).hexdigest()
+    local.write_download_metadata(filled, MODEL, "a" * 40, digest)
+    local.write_download_metadata(filled, "config.json", "a" * 40, "b" * 40)  # a git blob's name
+    entry = result(mlload, filled, "--deep", code=0)
+    assert [(f["name"], f["expected"]) for f in entry["deep"]["files"]] == [(MODEL, digest)]
+    written = (filled / MODEL).stat().st_mtime_ns
+    flip(filled / MODEL, 60_000, 0)
+    os.utime(filled / MODEL, ns=(written, written))
+    assert codes(result(mlload, filled, "--deep", code=1)) == ["DP010"]
+    later = written + 60 * 10**9
+    os.utime(filled / MODEL, ns=(later, later))
+    assert result(mlload, filled, "--deep", code=0)["deep"]["files"][0]["expected"] is None
+
+
 @pytest.mark.network_servers
 def test_a_model_on_the_hub(mlload: Run, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hub" / "acme").mkdir(parents=True)

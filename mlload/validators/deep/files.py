@@ -10,6 +10,7 @@ from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import Finding, Hint
 from mlload.checkpoint.sources.local import SKIPPED_FOLDERS
 from mlload.plan.unknowns import Unknown
+from mlload.validators.deep.downloads import downloaded
 from mlload.validators.deep.scan import Scan
 
 
@@ -22,7 +23,8 @@ class Expected(NamedTuple):
 
 def expected_digests(checkpoint: Checkpoint, manifest: Mapping[str, str] | None, label: str) -> dict[str, Expected]:
     """What the digests of files should be: a manifest's word, else the Hub's. label: how to call the manifest."""
-    found = {
+    found = {name: Expected(digest, "the Hub") for name, digest in downloaded(checkpoint).items()}
+    found |= {
         file.name: Expected(file.digest.lower(), "the Hub")
         for file in checkpoint.files
         if file.digest is not None and len(file.digest) == 64
