@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from mlload.kernels.families import family
 from mlload.kernels.stored import elements
 from mlload.kernels.triton import launch
+from mlload.kernels.triton.moe_device import activate_pairs, combine_choices
 from mlload.kernels.triton.packed import Spec, pack_linear, spec_for, unpack_linear
 from mlload.kernels.triton.quantize import quantize
 from mlload.kernels.triton.routing import Routing, align
-from mlload.kernels.triton.w8a8 import w8a8_gemm
+from mlload.kernels.triton.w8a8_device import w8a8_gemm
 from mlload.kernels.triton.weight_only import weight_only_gemm
 from mlload.quant.spec import Scheme
 
@@ -187,26 +187,6 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
     return y
 
 
-@triton.jit
-def activate_pairs(both, y, inner, limit, OAI: tl.constexpr, BLOCK: tl.constexpr):
-    """both [rows, 2I] -> y [rows, I], inner = I. Grid: (rows, ceil(I / BLOCK))."""
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < inner
-    if OAI:
-        gate = tl.load(both + row * 2 * inner + 2 * at, mask=inside, other=0.0).to(tl.float32)
-        up = tl.load(both + row * 2 * inner + 2 * at + 1, mask=inside, other=0.0).to(tl.float32)
-        # Comparisons, so that NaN passes.
-        gate = tl.where(gate > limit, limit, gate)
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-        value = gate * tl.sigmoid(1.702 * gate) * (up + 1)
-    else:
-        gate = tl.load(both + row * 2 * inner + at, mask=inside, other=0.0).to(tl.float32)
-        up = tl.load(both + row * 2 * inner + inner + at, mask=inside, other=0.0).to(tl.float32)
-        value = gate * tl.sigmoid(gate) * up
-    tl.store(y + row * inner + at, value.to(y.dtype.element_ty), mask=inside)
-
-
 def activate(both: Tensor, activation: str, limit: float = LIMIT) -> Tensor:
     rows, inner = both.shape[0], both.shape[1] // 2
     y = torch.empty(rows, inner, dtype=both.dtype, device=both.device)
@@ -216,20 +196,6 @@ def activate(both: Tensor, activation: str, limit: float = LIMIT) -> Tensor:
             both, y, inner, limit, OAI=activation == "swiglu_oai", BLOCK=block, num_warps=4
         )
     return y
-
-
-@triton.jit
-def combine_choices(out, weights, ids, y, H, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
-    """y[t] = sum of weights[t, j] * out[t * TOP_K + j] in order of j. Grid: (T, ceil(H / BLOCK))."""
-    token = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for j in tl.static_range(TOP_K):
-        here = tl.load(ids + token * TOP_K + j) >= 0
-        weight = tl.load(weights + token * TOP_K + j).to(tl.float32)
-        value = tl.load(out + (token * TOP_K + j) * H + at, mask=at < H, other=0.0).to(tl.float32)
-        total += tl.where(here, weight * value, 0.0)
-    tl.store(y + token * H + at, total.to(y.dtype.element_ty), mask=at < H)
 
 
 def combine(out: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
