@@ -35,7 +35,10 @@ HEAVY = {
 
 
 def layer_of(module: str) -> str:
-    """The longest layer name that a dotted path below `mlload` lies in ("plan.mesh" -> "plan")."""
+    """The longest layer name that a dotted path below `mlload` lies in ("plan.mesh" -> "plan"). The layers that run
+    quantized weights are far above what describes them."""
+    if module.startswith("quant.layers"):
+        return "quant.layers"
     names = [name for name in BELOW if module == name or module.startswith(name + ".")]
     return max(names, key=len, default=module.split(".")[0])
 

@@ -1,0 +1,217 @@
+"""`mlload load-test`: really load a checkpoint, and measure."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.cli import options
+from mlload.cli.output import Output
+
+if TYPE_CHECKING:
+    from mlload.engine.settings import Settings
+
+EXAMPLES = """\b
+mlload load-test ./llama-70b --tp 8
+mlload load-test ./model --load-format safetensors,dummy --weights-only
+mlload load-test ./model --record float.json
+mlload load-test ./model-awq --expect float.json --max-kl 0.05 --format json
+"""
+
+file_out = click.Path(dir_okay=False, path_type=Path)
+file_in = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(epilog=EXAMPLES)
+@options.source
+@click.option("--tp", "-tp", "--tensor-parallel-size", metavar="N", default="1", show_default=True, help="Ranks.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option(
+    "--load-format",
+    "load_format",
+    metavar="F[,F...]",
+    default="auto",
+    show_default=True,
+    help="auto, safetensors, pt, gguf, dummy, sharded_state, mlload_state; several are shown side by side.",
+)
+@click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16, float16 or float32.")
+@click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, fp8, fp8_e4m3, fp8_e5m2.")
+@click.option("--batch", default="1,8,32", show_default=True, metavar="N[,N...]", help="Batches of the sweep.")
+@click.option("--prompt-len", default=512, show_default=True, type=click.IntRange(1), help="Tokens of each prompt.")
+@click.option("--decode", default=128, show_default=True, type=click.IntRange(1), help="Tokens to decode.")
+@click.option("--cold", is_flag=True, help="Drop the files from the page cache before each load.")
+@click.option("--repeat", default=1, show_default=True, type=click.IntRange(1, 1000), help="Loads.")
+@click.option("--weights-only", is_flag=True, help="Load, and generate nothing.")
+@click.option("--max-load-seconds", type=float, help="Exit 1 when loading takes longer.")
+@click.option("--min-decode-tps", type=float, help="Exit 1 when no batch decodes as fast.")
+@click.option("--max-peak-gib", type=float, help="Exit 1 when a rank's memory (the device's, on a GPU) goes higher.")
+@click.option("--baseline", type=file_in, metavar="FILE", help="An earlier JSON result: exit 1 when 10 % worse.")
+@click.option("--record", type=file_out, metavar="FILE", help="Keep log-probabilities of fixed prompts.")
+@click.option("--expect", type=file_in, metavar="FILE", help="Compare with what --record kept.")
+@click.option("--max-kl", default=0.1, show_default=True, type=float, help="Nats that --expect allows, on average.")
+@options.revision
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "junit", "github"]),
+    default="text",
+    show_default=True,
+    help="For people, for programs (a documented schema), for test reports and workflows.",
+)
+@click.option("--html", type=file_out, metavar="FILE", help="Also write the report as one page.")
+@click.pass_context
+def command(ctx: click.Context, /, source: str | None, form: str, html: Path | None, **asked: Any) -> None:
+    """Really load a checkpoint, and measure.
+
+    Every rank reads its own bytes; weights stay packed. Reports time, bytes, memory predicted against measured,
+    pace, kernels, and whether it speaks. Throughput is this harness's: production's comes from the engine itself.
+    """
+    from mlload.cli.load_test_result import against
+
+    out: Output = ctx.obj
+    documents = run(options.source_or_here(source, "load-test"), asked)
+    if not documents:
+        return  # another rank of torchrun reports
+    baseline = asked["baseline"]
+    if baseline is not None:
+        documents[0]["failures"] += against(documents[0], read_json(baseline))
+    if form == "json":
+        out.json(documents[0] if len(documents) == 1 else {**documents[0], "runs": documents})
+    elif form == "text":
+        from mlload.cli.load_test_text import render, side_by_side
+
+        for one in documents:
+            out.print_all(render(one))
+            out.print()
+        if len(documents) > 1:
+            out.print_all(side_by_side(documents))
+    else:
+        from mlload.cli.load_test_gate import github, junit
+
+        out.write((junit if form == "junit" else github)(documents))
+    if html is not None:
+        from mlload.cli.load_test_gate import page
+
+        html.write_text(page(documents))
+        out.note(f"wrote {html}")
+    ctx.exit(1 if any(one["failures"] for one in documents) else 0)
+
+
+def run(source: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """One document for each load format."""
+    from mlload.cli.load_test_result import Thresholds, document
+    from mlload.engine.launch import run_all
+    from mlload.engine.record import read_record
+    from mlload.engine.settings import Settings
+
+    quiet()
+    device = chosen_device(asked["device"])
+    thresholds = Thresholds(asked["max_load_seconds"], asked["min_decode_tps"], asked["max_peak_gib"], asked["max_kl"])
+    expected = read_record(asked["expect"]) if asked["expect"] is not None else None
+    say = Progress()
+    documents = []
+    formats = [word.strip() for word in asked["load_format"].split(",") if word.strip()]
+    if asked["weights_only"] and (asked["record"] or expected):
+        raise MlloadError("--record and --expect run the model, which --weights-only does not")
+    for load_format in formats:
+        settings = Settings(
+            source=source,
+            revision=asked["revision"],
+            tp=options.one_size(asked["tp"], "--tp"),
+            device=device,
+            load_format=load_format,
+            dtype=dtype_of(asked["dtype"]),
+            kv_cache_dtype=kv_dtype_of(asked["kv_cache_dtype"]),
+            batches=options.sizes(asked["batch"], "--batch"),
+            prompt_len=asked["prompt_len"],
+            decode=asked["decode"],
+            weights_only=asked["weights_only"],
+            cold=asked["cold"],
+            repeat=asked["repeat"],
+            record=asked["record"] is not None,
+        )
+        check(settings)
+        try:
+            ranks = run_all(settings, say, expected)
+        finally:
+            say.clear()
+        if ranks is None:
+            return []
+        documents.append(document(source, device, ranks, thresholds))
+        if asked["record"] is not None:
+            asked["record"].write_text(json.dumps(ranks[0]["record"]))
+    return documents
+
+
+def check(settings: Settings) -> None:
+    """Wrong usage is told before a process is started."""
+    from mlload.loader.registry import get_model_loader
+
+    get_model_loader(settings.load_format)
+
+
+def dtype_of(typed: str) -> str:
+    known = {"auto", "bfloat16", "float16", "half", "float32", "float"}
+    if typed not in known:
+        raise MlloadError(f"--dtype takes auto, bfloat16, float16 or float32, not {typed!r}")
+    return {"half": "float16", "float": "float32"}.get(typed, typed)
+
+
+def kv_dtype_of(typed: str) -> str:
+    known = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
+    if typed not in known:
+        raise MlloadError(f"--kv-cache-dtype takes {', '.join(known)}, not {typed!r}")
+    return typed
+
+
+def chosen_device(typed: str) -> str:
+    try:
+        import torch
+    except ImportError as error:
+        raise MlloadError("load-test needs torch and transformers", hint="pip install 'mlload[torch]'") from error
+    available = torch.cuda.is_available()
+    if typed == "cuda" and not available:
+        raise MlloadError("--device cuda: torch finds no GPU here", exit_code=3)
+    return ("cuda" if available else "cpu") if typed == "auto" else typed
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise MlloadError(f"{path} cannot be read as a result of load-test: {error}") from error
+    if not isinstance(found, dict) or "sweep" not in found:
+        raise MlloadError(f"{path} is no result of mlload load-test --format json")
+    return found
+
+
+def quiet() -> None:
+    """Libraries talk to a terminal of their own accord; this command's output is its own."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+class Progress:
+    """One line on stderr, rewritten; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self.shown = False
+
+    def __call__(self, line: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()
+            self.shown = True
+
+    def clear(self) -> None:
+        if self.shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self.shown = False

@@ -1,0 +1,175 @@
+"""`NativeEngine`: one rank of a model, loaded by our loaders into our layers, run by its transformers class.
+
+A measuring harness, not a server: a batch is prefilled together and decoded together.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.engine.build import Builder, Built
+from mlload.engine.cache import Scales, new_cache
+from mlload.engine.transforms import transform
+from mlload.loader import Loaded, get_model_loader
+from mlload.loader.auto import load_format_of
+from mlload.plan.plan import Plan
+from mlload.quant.formats.kv import kv_scale_of
+from mlload.quant.layers.experts import QuantizedExperts
+from mlload.quant.layers.group import ALONE, Group
+from mlload.quant.layers.linear import ParallelLinear
+from mlload.quant.layers.method import KernelUse
+
+DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+CPU = torch.device("cpu")
+KV_STORES = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+
+
+@dataclass
+class NativeEngine:
+    """plan, rank, group, device: where it runs. Steps in order: `build`, `load`, `repack`, then `prefill`, `decode`."""
+
+    plan: Plan
+    rank: int = 0
+    group: Group = ALONE
+    device: torch.device = CPU
+
+    def __post_init__(self) -> None:
+        self.dtype = DTYPES[self.plan.dtype]
+        self.built: Built | None = None
+        self.loaded: Loaded | None = None
+
+    @property
+    def model(self) -> Any:
+        assert self.built is not None, "build comes first"
+        return self.built.model
+
+    def build(self) -> None:
+        """The class with our layers, allocated and empty. Raises MlloadError for what the engine cannot run."""
+        refuse(self.plan)
+        self.built = Builder(self.plan, self.rank, self.device, self.dtype, self.group).build()
+        # The name of the argument changed between the versions of transformers that are supported.
+        taken = inspect.signature(type(self.model).forward).parameters
+        self._cache_name = "past_key_values" if "past_key_values" in taken else "cache"
+
+    def load(self, load_format: str = "auto", tick: Callable[[int], None] | None = None) -> Loaded:
+        """Fill every parameter exactly once."""
+        assert self.built is not None, "build comes first"
+        loader = get_model_loader(load_format)
+        self.loaded = loader.load(self.plan, self.rank, self.built.destinations, tick)
+        if loader.reads_weights:
+            for name, steps in self.built.transforms.items():
+                view = self.built.destinations[name].view()
+                view.copy_(transform(view, steps))
+        return self.loaded
+
+    def repack(self) -> None:
+        """Each quantized layer into the form that its kernel reads; a format that does not match its files fails."""
+        assert self.built is not None, "build comes first"
+        for layer in self.built.replaced.values():
+            if isinstance(layer, ParallelLinear | QuantizedExperts):
+                try:
+                    layer.process_weights_after_loading()
+                except (ValueError, IndexError, KeyError, RuntimeError, AssertionError) as error:
+                    path = getattr(layer, "path", "experts")
+                    raise MlloadError(
+                        f"{path} cannot be repacked, its tensors are not what its format says: {error}", exit_code=1
+                    ) from error
+
+    def start(self, load_format: str = "auto") -> NativeEngine:
+        """Build, load and repack."""
+        self.build()
+        self.load(load_format)
+        self.repack()
+        return self
+
+    def kernels(self) -> dict[str, set[KernelUse]]:
+        """Kernels by kind of layer ("q_proj", "experts")."""
+        assert self.built is not None
+        found: dict[str, set[KernelUse]] = {}
+        for path, layer in self.built.replaced.items():
+            uses: set[KernelUse] = set()
+            if isinstance(layer, ParallelLinear) and layer.method.use is not None:
+                uses = {layer.method.use}
+            elif isinstance(layer, QuantizedExperts):
+                uses = layer.uses
+            if uses:
+                found.setdefault(path.rpartition(".")[2], set()).update(uses)
+        return found
+
+    def cache(self, room: int) -> Any:
+        """An empty cache for up to `room` tokens a sequence, in the plan's kv_dtype."""
+        return new_cache(self.model.config, room, KV_STORES.get(self.plan.kv_dtype), self._scales())
+
+    def _scales(self) -> dict[int, Scales]:
+        assert self.built is not None
+        found: dict[int, Scales] = {}
+        for name, tensor in self.built.beside.items():
+            where = kv_scale_of(name)
+            numbers = [int(word) for word in name.split(".") if word.isdigit()]
+            if where is None or not numbers:
+                continue
+            scales = found.setdefault(numbers[0], Scales())
+            for which in ("k", "v") if where[1] == "kv" else (where[1],):
+                if which in ("k", "v"):
+                    setattr(scales, which, self._own_heads(tensor.data))
+        return found
+
+    def _own_heads(self, scale: Tensor) -> Tensor:
+        """A scale for each head of the model, cut to the heads of this rank."""
+        if scale.numel() <= 1 or self.group.size == 1:
+            return scale.float().reshape(1, -1, 1, 1)
+        count = scale.numel()
+        size = self.group.size
+        if size >= count:
+            first, held = self.group.rank * count // size, 1
+        else:
+            held = count // size
+            first = self.group.rank * held
+        return scale.float().reshape(-1)[first : first + held].reshape(1, -1, 1, 1)
+
+    @torch.inference_mode()
+    def step(self, ids: Tensor, cache: Any, *, every: bool = False) -> Tensor:
+        """ids [batch, n] after what the cache holds -> logits of the last position [batch, vocab] (every: of all)."""
+        arguments: dict[str, Any] = {} if every else {"logits_to_keep": 1}
+        arguments[self._cache_name] = cache
+        out = self.model(input_ids=ids.to(self.device), use_cache=True, **arguments)
+        logits: Tensor = out.logits
+        return logits if every else logits[:, -1]
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """Of all positions [batch, n, vocab], from an empty cache."""
+        return self.step(ids, self.cache(ids.shape[1]), every=True)
+
+    def greedy(self, ids: Tensor, count: int) -> Tensor:
+        """The `count` most likely tokens after ids [1, n], one after another."""
+        cache = self.cache(ids.shape[1] + count)
+        found: list[Tensor] = []
+        following = ids
+        for _ in range(count):
+            following = self.step(following, cache).argmax(-1, keepdim=True)
+            found.append(following)
+        return torch.cat(found, -1)
+
+    def synchronize(self) -> float:
+        """The time once everything asked for is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def refuse(plan: Plan) -> None:
+    """Raises MlloadError, with validate's own sentence, for a checkpoint that does not match its format or the size."""
+    for finding in (*plan.model.findings, *plan.violations):
+        if finding.severity == "error":
+            raise MlloadError(f"{finding.where}: {finding.message}" if finding.where else finding.message, exit_code=1)
+
+
+__all__ = ["NativeEngine", "load_format_of", "refuse"]

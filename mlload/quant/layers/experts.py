@@ -1,0 +1,137 @@
+"""Routed experts of one layer, quantized: packed in memory, one product for each expert that was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mlload.kernels.kernel import LinearKernel
+from mlload.quant.layers.group import ALONE, Group
+from mlload.quant.layers.kernels import kernel_for
+from mlload.quant.layers.method import KernelUse
+from mlload.quant.spec import Scheme
+
+Role = str  # "gate_up", "gate", "up", "down"
+
+
+class ExpertTensors(NamedTuple):
+    """One linear of one expert, or (expert None) of all experts stacked. n, k: of this rank.
+
+    tensors: parameters by suffix; the bias is "bias". scheme None: tensors["weight"] is a plain weight, `transposed`
+    where it is stored [K, N]
+    """
+
+    role: Role
+    expert: int | None
+    scheme: Scheme | None
+    n: int
+    k: int
+    tensors: dict[str, nn.Parameter]
+    transposed: bool = False
+
+
+class Packed(NamedTuple):
+    kernel: LinearKernel | None
+    tensors: Mapping[str, Tensor]
+    bias: Tensor | None
+    transposed: bool
+
+    def __call__(self, x: Tensor, bias: bool = True) -> Tensor:
+        added = self.bias if bias else None
+        if self.kernel is None:
+            weight = self.tensors["weight"]
+            return F.linear(x, weight.T if self.transposed else weight, added)
+        return self.kernel.apply(x, self.tensors, added)
+
+
+class QuantizedExperts(nn.Module):
+    """Stands in for a transformers experts module: forward(hidden, top_k_index, top_k_weights).
+
+    original: that module without its weights; it knows how gate and up are combined
+    Row-parallel halves are summed over the ranks once, after all experts.
+    """
+
+    def __init__(
+        self, original: nn.Module, count: int, linears: list[ExpertTensors], dtype: torch.dtype, group: Group = ALONE
+    ) -> None:
+        super().__init__()
+        self.original = original
+        self.count = count
+        self.linears = linears
+        self.dtype = dtype
+        self.group = group
+        self.packed: dict[tuple[int, Role], Packed] = {}
+        self.uses: set[KernelUse] = set()
+        for number, linear in enumerate(linears):
+            for suffix, param in linear.tensors.items():
+                self.register_parameter(f"stored_{number}_{suffix.replace('.', '__').lstrip('_')}", param)
+
+    def process_weights_after_loading(self) -> None:
+        """One kernel for each expert's linears; the stored tensors are forgotten."""
+        for number, linear in enumerate(self.linears):
+            stacked = linear.expert is None
+            for expert in range(self.count) if linear.expert is None else (linear.expert,):
+                tensors = {
+                    suffix: param.data[expert] if stacked and param.dim() and len(param) == self.count else param.data
+                    for suffix, param in linear.tensors.items()
+                }
+                self.packed[expert, linear.role] = self._pack(linear, tensors, expert)
+            for suffix in linear.tensors:
+                self.register_parameter(f"stored_{number}_{suffix.replace('.', '__').lstrip('_')}", None)
+            linear.tensors.clear()
+
+    def _pack(self, linear: ExpertTensors, tensors: dict[str, Tensor], expert: int) -> Packed:
+        bias = tensors.pop("bias", None)
+        if linear.scheme is None:
+            self._keep(expert, linear.role, tensors)
+            return Packed(None, tensors, bias, linear.transposed)
+        if "g_idx" in tensors and not linear.scheme.act_order:
+            tensors["g_idx"] = tensors["g_idx"] - tensors["g_idx"].min()
+        device = next(iter(tensors.values())).device
+        kernel, use = kernel_for(linear.scheme, linear.n, linear.k, self.dtype, device)
+        self.uses.add(use)
+        packed = kernel.prepare(tensors)
+        self._keep(expert, linear.role, packed if bias is None else {**packed, "bias": bias})
+        return Packed(kernel, packed, bias, False)
+
+    def _keep(self, expert: int, role: Role, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            self.register_buffer(f"packed_{expert}_{role}_{name.replace('.', '__').lstrip('_')}", tensor, False)
+
+    def forward(self, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        """hidden [T, H], index [T, top], weights [T, top] (or [T, E], by expert) -> [T, H]."""
+        shape = hidden.shape
+        rows = hidden.reshape(-1, shape[-1])
+        index = index.reshape(rows.shape[0], -1)
+        by_expert = weights.shape[-1] != index.shape[-1]
+        total = torch.zeros_like(rows)
+        for expert in torch.unique(index).tolist():
+            if expert >= self.count:
+                continue
+            token, place = torch.where(index == expert)
+            share = weights[token, expert] if by_expert else weights[token, place]
+            out = self._expert(expert, rows[token]) * share[:, None]
+            total.index_add_(0, token, out.to(total.dtype))
+        return self.group.sum(total).reshape(shape)
+
+    def _expert(self, expert: int, x: Tensor) -> Tensor:
+        if (expert, "gate_up") in self.packed:
+            both = self.packed[expert, "gate_up"](x)
+        elif (expert, "gate") in self.packed:
+            both = torch.cat([self.packed[expert, "gate"](x), self.packed[expert, "up"](x)], -1)
+        else:
+            both = self.packed[expert, "up"](x)
+        # A row-parallel bias is whole on every rank and may be added once.
+        return self.packed[expert, "down"](self._gated(both), bias=self.group.rank == 0)
+
+    def _gated(self, both: Tensor) -> Tensor:
+        original: Any = self.original
+        if hasattr(original, "_apply_gate"):
+            gated: Tensor = original._apply_gate(both)
+            return gated
+        gate, up = both.chunk(2, -1)
+        return torch.as_tensor(original.act_fn(gate) * up)
