@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How far the plan agrees with what vLLM itself decided, row by row.
+"""How far `validate` agrees with what vLLM itself decided, row by row and rule by rule.
 
-    tools/truth_report.py [--truth FOLDER] [--configs NAME,...] [--bytes] [--all]
+    tools/truth_report.py [--truth FOLDER] [--configs NAME,...] [--output FILE]
 
-FOLDER holds truth.jsonl and the config folders (default: MLLOAD_TRUTH, else tests/data/vllm).
-Prints agreement per stage and per rule, every false pass and every false alarm, and with --bytes
-every row whose bytes per rank differ.
+FOLDER holds truth.jsonl and the config folders (default: MLLOAD_TRUTH, else tests/data/vllm). Checking heads alone
+explains most refusals, so those that another rule must explain are counted apart. False passes and false alarms are
+listed by name, and so are rows whose bytes or numbers differ.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,145 +26,136 @@ sys.path.insert(0, str(ROOT))
 
 from mlload import profiles  # noqa: E402
 from mlload.checkpoint.checkpoint import Checkpoint  # noqa: E402
-from mlload.checkpoint.finding import Finding, MlloadError  # noqa: E402
+from mlload.checkpoint.finding import Finding  # noqa: E402
+from mlload.cli.rules import all_rules  # noqa: E402
 from mlload.plan.mesh import Mesh  # noqa: E402
 from mlload.plan.model import Model, read_model  # noqa: E402
-from mlload.plan.plan import Plan, make_plan  # noqa: E402
+from mlload.plan.plan import make_plan  # noqa: E402
+from mlload.validators.context import Request  # noqa: E402
+from mlload.validators.verdict import Verdict, judge  # noqa: E402
 
-# Stages whose refusals a plan must foresee; the others are rules on configs and GPUs.
-PLANNED = ("parallel", "model-build")
 Row = dict[str, Any]
-
-
-def config_folder(truth: Path, name: str) -> Path | None:
-    return next((truth / kind / name for kind in ("configs", "public") if (truth / kind / name).is_dir()), None)
-
-
-def rows(truth: Path) -> Iterator[Row]:
-    with (truth / "truth.jsonl").open() as lines:
-        yield from map(json.loads, lines)
-
-
-def capability(row: Row) -> tuple[int, int]:
-    major, minor = row["capability"].split(".")
-    return int(major), int(minor)
-
-
-def plan_of(model: Model, profile: profiles.Profile, row: Row) -> Plan:
-    return make_plan(model, profile, Mesh(row["tp"], row["pp"], row["ep"]), capability=capability(row))
-
-
-def refusals(plan: Plan) -> list[Finding]:
-    """What would keep vLLM from building the model: the plan's errors and the kernels that nobody has."""
-    from mlload.kernels.choice import choose
-
-    found = list(plan.violations)
-    view = plan.view
-    for layer in plan.layers():
-        choice = choose(
-            layer.shape,
-            layer.scheme,
-            view.method,
-            plan.dtype,
-            plan.capability,
-            plan.profile,
-            model_type=plan.model.config.text_type,
-            where=layer.where,
-        )
-        found += choice.refusals
-    return [f for f in found if f.question == "starts" and f.severity == "error"]
-
-
-def message_numbers(row: Row) -> set[str]:
-    """Numbers of a row's message; a bare assertion's line number is none."""
-    message = row["message"] or ""
-    return set() if message.startswith("(bare AssertionError") else set(re.findall(r"\d+", message))
-
-
-def explains(found: list[Finding], row: Row) -> bool:
-    wanted = message_numbers(row)
-    return any(wanted <= set(re.findall(r"\d+", f"{f.message} {f.where} {json.dumps(f.numbers)}")) for f in found)
+# The check that explains most refusals by itself: attention heads that the tensor-parallel size does not divide.
+HEADS = "TP001"
 
 
 class Judged(NamedTuple):
     row: Row
-    found: list[Finding]
+    verdict: Verdict
     differences: dict[str, int]
 
+    @property
+    def refused(self) -> bool:
+        return bool(self.row["verdict"] == "error")
 
-def judge(model: Model, profile: profiles.Profile, row: Row) -> Judged:
-    plan = plan_of(model, profile, row)
-    differences: dict[str, int] = {}
-    if row["verdict"] == "ok":
-        sizes = plan.ranks()
-        for rank, expected in row["param_bytes_per_rank"].items():
-            if sizes[int(rank)].weight_bytes != expected:
-                differences[rank] = sizes[int(rank)].weight_bytes - expected
-    return Judged(row, refusals(plan), differences)
+    @property
+    def agrees(self) -> bool:
+        return self.verdict.starts is not self.refused
+
+    @property
+    def reasons(self) -> list[Finding]:
+        return [f for f in self.verdict.findings if f.severity == "error" and f.question == "starts"]
+
+    @property
+    def explanation(self) -> Finding | None:
+        """The error that holds every number of the row's message; a bare assertion has none to hold."""
+        message = self.row["message"] or ""
+        wanted = set() if message.startswith("(bare") else set(re.findall(r"\d+", message))
+        for found in self.reasons:
+            if wanted <= set(re.findall(r"\d+", f"{found.message} {found.where} {json.dumps(found.numbers)}")):
+                return found
+        return None
+
+    @property
+    def label(self) -> str:
+        row = self.row
+        return f"{row['config']} tp {row['tp']} pp {row['pp']}{' ep' if row['ep'] else ''} at {row['capability']}"
 
 
-def label(row: Row) -> str:
-    return f"{row['config']} tp {row['tp']} pp {row['pp']}{' ep' if row['ep'] else ''} at {row['capability']}"
+def read(truth: Path, wanted: set[str]) -> Iterator[tuple[Row, Path]]:
+    """Rows whose config is there, with its folder."""
+    for line in (truth / "truth.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        folder = next((truth / kind / row["config"] for kind in ("configs", "public")
+                       if (truth / kind / row["config"]).is_dir()), None)  # fmt: skip
+        if folder is not None and (not wanted or row["config"] in wanted):
+            yield row, folder
+
+
+@cache
+def model_of(folder: Path) -> Model:
+    return read_model(Checkpoint.open(str(folder)))
+
+
+def judge_row(row: Row, folder: Path, profile: profiles.Profile) -> Judged:
+    major, minor = row["capability"].split(".")
+    mesh = Mesh(row["tp"], row["pp"], row["ep"])
+    plan = make_plan(model_of(folder), profile, mesh, capability=(int(major), int(minor)))
+    verdict = judge(plan, Request(capability=row["capability"], trust_remote_code=row["trust_remote_code"]))
+    differences = {}
+    sizes = plan.ranks() if row["param_bytes_per_rank"] else []
+    for rank, expected in (row["param_bytes_per_rank"] or {}).items():
+        if sizes[int(rank)].weight_bytes != expected:
+            differences[rank] = sizes[int(rank)].weight_bytes - expected
+    return Judged(row, verdict, differences)
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part:5} of {whole:5}" + (f"  {100 * part / whole:6.2f} %" if whole else "")
+
+
+def report(judged: list[Judged]) -> list[str]:
+    """The lines to print."""
+    refused = [each for each in judged if each.refused]
+    outside = [each for each in refused if all(f.code != HEADS for f in each.reasons)]
+    sized = [each for each in judged if each.row["param_bytes_per_rank"]]
+    plain = [each for each in judged if not each.refused]
+    explained = sum(each.explanation is not None for each in refused)
+    lines = [
+        f"whether it starts              {share(sum(each.agrees for each in judged), len(judged))}",
+        f"  vLLM builds it               {share(sum(each.agrees for each in plain), len(plain))}",
+        f"  vLLM refuses it              {share(sum(each.agrees for each in refused), len(refused))}",
+        f"  ... outside the head check   {share(sum(each.agrees for each in outside), len(outside))}",
+        f"every number of the refusal    {share(explained, len(refused))}",
+        f"bytes of every rank            {share(sum(not each.differences for each in sized), len(sized))}",
+        "",
+        "refusals by the rule that explains them, and by stage in vLLM",
+    ]
+    by_rule: Counter[tuple[str, str]] = Counter()
+    for each in refused:
+        found = each.explanation
+        by_rule[found.code if found else "none", each.row["stage"]] += 1
+    titles = {rule.code: rule.title for rule in all_rules()}
+    for (code, stage), count in sorted(by_rule.items()):
+        lines.append(f"  {code}  {stage:12} {count:5}  {titles.get(code, '')}".rstrip())
+    for heading, chosen in (
+        ("false passes", [e for e in refused if e.verdict.starts is True]),
+        ("false alarms", [e for e in judged if not e.refused and e.verdict.starts is False]),
+        ("not judged", [e for e in judged if e.verdict.starts is None]),
+        ("refused for another reason than vLLM's", [e for e in refused if e.reasons and e.explanation is None]),
+        ("other bytes", [e for e in judged if e.differences]),
+    ):
+        lines += ["", f"{heading}: {len(chosen) or 'none'}"]
+        for each in chosen:
+            why = str(each.differences or each.row["message"] or (each.reasons[0].message if each.reasons else ""))
+            lines.append(f"  {each.label}: {' '.join(why.split())[:110]}")
+    return lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--truth", type=Path, default=Path(os.environ.get("MLLOAD_TRUTH", ROOT / "tests/data/vllm")))
     parser.add_argument("--configs", default="", help="only these configs, with commas")
-    parser.add_argument("--bytes", action="store_true", help="list rows whose bytes differ")
+    parser.add_argument("--output", type=Path, help="write the report there too")
     args = parser.parse_args()
-    wanted = set(filter(None, args.configs.split(",")))
     profile = profiles.load("vllm", "0.33")
-    models: dict[str, Model | MlloadError] = {}
-    agree: Counter[tuple[str, str]] = Counter()
-    total: Counter[tuple[str, str]] = Counter()
-    codes: Counter[str] = Counter()
-    notes: list[str] = []
-    for row in rows(args.truth):
-        name = row["config"]
-        if wanted and name not in wanted:
-            continue
-        if name not in models:
-            folder = config_folder(args.truth, name)
-            if folder is None:
-                continue
-            try:
-                models[name] = read_model(Checkpoint.open(str(folder)))
-            except MlloadError as error:
-                models[name] = error
-                notes.append(f"no table     {name}: {error.message}")
-        model = models[name]
-        quant = "quantized" if row["quant"] else "plain"
-        stage = row["stage"] if row["verdict"] == "error" else "ok"
-        if stage not in (*PLANNED, "ok"):
-            continue
-        key = (quant, stage)
-        total[key] += 1
-        if isinstance(model, MlloadError):
-            continue
-        judged = judge(model, profile, row)
-        if stage == "ok":
-            if judged.found:
-                notes.append(f"false alarm  {label(row)}: {judged.found[0].code} {judged.found[0].message}")
-            else:
-                agree[key] += 1
-            total[quant, "bytes"] += 1
-            agree[quant, "bytes"] += not judged.differences
-            if judged.differences and args.bytes:
-                notes.append(f"bytes        {label(row)} {row['quant']}: {judged.differences}")
-            continue
-        if not judged.found:
-            notes.append(f"false pass   {label(row)}: {row['message'][:100]}")
-        elif not explains(judged.found, row):
-            notes.append(f"unexplained  {label(row)}: {row['message'][:100]} / {judged.found[0].message}")
-        else:
-            agree[key] += 1
-            codes[next(f for f in judged.found if explains([f], row)).code] += 1
-    for key in sorted(total):
-        print(f"{key[0]:10} {key[1]:12} {agree[key]:5} of {total[key]:5}")
-    print("refusals by rule: " + ", ".join(f"{code} {count}" for code, count in sorted(codes.items())))
-    print("\n".join(notes))
-    return 1 if notes else 0
+    chosen = read(args.truth, set(filter(None, args.configs.split(","))))
+    judged = [judge_row(row, folder, profile) for row, folder in chosen]
+    lines = [f"{len(judged)} rows of {profile.label}", "", *report(judged)]
+    print("\n".join(lines))
+    if args.output:
+        args.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 0 if all(each.agrees and not each.differences for each in judged) else 1
 
 
 if __name__ == "__main__":
