@@ -75,9 +75,12 @@ class GgufHeader(NamedTuple):
     problems: list[Bad]
 
 
-def read_gguf(source: Source, name: str, size: int, file: int) -> GgufHeader:
-    """The header of one file. What is wrong is in `problems`; tensors before it are there."""
-    reader = _Reader(Window(source, name, size), file)
+def read_gguf(source: Source, name: str, size: int, file: int, *, kept: int = MAX_KEPT) -> GgufHeader:
+    """The header of one file. What is wrong is in `problems`; tensors before it are there.
+
+    kept: longer arrays are skipped; a vocabulary has hundreds of thousands of entries
+    """
+    reader = _Reader(Window(source, name, size), file, kept)
     try:
         reader.run()
     except CutOff as cut:
@@ -102,8 +105,9 @@ def read_gguf(source: Source, name: str, size: int, file: int) -> GgufHeader:
 
 
 class _Reader:
-    def __init__(self, window: Window, file: int) -> None:
+    def __init__(self, window: Window, file: int, kept: int = MAX_KEPT) -> None:
         self.window = window
+        self.kept = kept
         self.file = file
         self.position = 0
         self.order = "<"
@@ -209,11 +213,11 @@ class _Reader:
             raise Bad("FI041", f"{self.doing} is an array of {count:,} {VALUE_NAMES[element]}s", elements=count)
         if element in SCALARS:
             self.window.need(self.position + count * shortest)
-            if count > MAX_KEPT:
+            if count > self.kept:
                 self.position += count * shortest
                 return LongArray(VALUE_NAMES[element], count)
             return list(struct.unpack(f"{self.order}{count}{SCALARS[element]}", self.take(count * shortest)))
-        if count > MAX_KEPT:
+        if count > self.kept:
             if element == STRING:
                 self.skip_texts(count)
             else:

@@ -70,11 +70,12 @@ class Write(NamedTuple):
 
 def copies(layout: Layout, holdings: Holdings) -> list[Copy]:
     """Every copy that makes the layout, in the order of the source. Raises MlloadError where a box is nowhere."""
-    wanted: dict[tuple[str, int], tuple[Stored, str, list[Target]]] = {}
+    # Tensors of no elements, and views of one storage, begin where others do.
+    wanted: dict[tuple[str, int, Shape, str], tuple[Stored, str, list[Target]]] = {}
     for number, file in enumerate(layout.files):
         for tensor, offset in file.tensors:
             for stored, dtype, target in _targets(number, offset, tensor, holdings):
-                key = (stored.file, stored.offset)
+                key = (stored.file, stored.offset, stored.shape, dtype)
                 if key not in wanted:
                     wanted[key] = (stored, dtype, [])
                 wanted[key][2].append(target)

@@ -28,7 +28,7 @@ WIDE: dict[str, Any] = {
     **LLAMA,
     "hidden_size": 1024,
     "intermediate_size": 2048,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
     "head_dim": 128,
