@@ -6,12 +6,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.finding import Hint
+from mlload.checkpoint.hints import download_again
 from mlload.checkpoint.tensor import TensorRef
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK = 8 << 20
+
+
+def fetch_again(checkpoint: Checkpoint, name: str) -> Hint:
+    """The way out of damage: the file of a tensor, once more."""
+    return download_again(checkpoint.source, checkpoint.files[checkpoint.tensors[name].file].name)
 
 
 def chunks(checkpoint: Checkpoint, ref: TensorRef, begin: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -27,8 +34,6 @@ def chunks(checkpoint: Checkpoint, ref: TensorRef, begin: int = 0) -> Iterator[t
 
 def first_difference(checkpoint: Checkpoint, one: TensorRef, other: TensorRef) -> int | None:
     """Offset of the first byte at which two tensors of equal size differ, None where they do not."""
-    if (one.file, one.offset) == (other.file, other.offset):
-        return None
     for (begin, mine), (_, theirs) in zip(chunks(checkpoint, one), chunks(checkpoint, other), strict=False):
         if mine != theirs:
             return begin + next(at for at, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)

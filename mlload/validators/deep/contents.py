@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import Finding, Hint
 from mlload.checkpoint.tensor import TensorRef
 from mlload.plan.plan import Plan
+from mlload.validators.deep.again import fetch_again
 from mlload.validators.deep.numbers import NUMBERS
 from mlload.validators.deep.report import finding, tensors
 from mlload.validators.deep.scan import Scan
@@ -24,7 +26,6 @@ WIDER = frozenset({"BF16", "F32", "F64"})
 SATURATED = {"e4m3": 0.05, "int8": 0.05, "int4": 0.5, "fp4": 0.5}
 MIN_SAMPLE = 4096
 MIN_MATRIX = 64  # elements
-AGAIN = Hint("fetch the file again, and compare its digest", "mlload validate SOURCE --manifest FILE")
 
 
 def values(scan: Scan, name: str) -> tuple[float, float]:
@@ -41,7 +42,7 @@ def largest(scan: Scan, name: str) -> float:
     return positive if positive >= negative else -negative
 
 
-def not_finite(scan: Scan, plan: Plan | None) -> Iterator[Finding]:
+def not_finite(scan: Scan, checkpoint: Checkpoint, plan: Plan | None) -> Iterator[Finding]:
     """Weights and scales apart; scales that make the engine refuse are an answer to another question."""
     weights: list[str] = []
     scales: list[str] = []
@@ -58,7 +59,7 @@ def not_finite(scan: Scan, plan: Plan | None) -> Iterator[Finding]:
         ("DP002", "content", scales, "scales"),
     ):
         if names:
-            yield _not_finite(scan, code, question, names, what)
+            yield _not_finite(scan, checkpoint, code, question, names, what)
 
 
 def refuses_nan(scan: Scan, name: str, seen: Seen, plan: Plan | None) -> bool:
@@ -71,21 +72,29 @@ def refuses_nan(scan: Scan, name: str, seen: Seen, plan: Plan | None) -> bool:
     return nvfp4 and role.role == "scale" and role.spec.op == "linear" and role.spec.experts is None
 
 
-def _not_finite(scan: Scan, code: str, question: str, names: list[str], what: str) -> Finding:
+def _not_finite(scan: Scan, checkpoint: Checkpoint, code: str, question: str, names: list[str], what: str) -> Finding:
     found = [scan.tensors[name] for name in names]
     nan, inf, elements = (sum(getattr(seen, key) for seen in found) for key in ("nan", "inf", "elements"))
     first = found[0].first_bad or 0
     message = (
-        f"of {elements:,} {what} in {tensors(len(names))}, {nan:,} are NaN and {inf:,} infinite; "
+        f"{nan:,} NaN and {inf:,} infinite among {elements:,} {what} in {tensors(len(names))}; "
         f"the first is element {first:,} of {names[0]}"
     )
     if question == "starts":
         message += ": vLLM takes them for scales that were never loaded, and refuses to start"
     numbers = {"nan": nan, "inf": inf, "elements": elements, "first": names[0], "element": first}
-    return finding(code, "error", "starts" if question == "starts" else "content", names, message, (AGAIN,), **numbers)
+    return finding(
+        code,
+        "error",
+        "starts" if question == "starts" else "content",
+        names,
+        message,
+        (fetch_again(checkpoint, names[0]),),
+        **numbers,
+    )
 
 
-def too_large(scan: Scan) -> Iterator[Finding]:
+def too_large(scan: Scan, checkpoint: Checkpoint) -> Iterator[Finding]:
     limits = {"float": HUGE, "scale": HUGE_SCALE}
     names = [
         name
@@ -97,7 +106,7 @@ def too_large(scan: Scan) -> Iterator[Finding]:
         limit = limits[scan.hows[worst].kind]
         message = f"{tensors(len(names))} with values beyond {limit:,.0f}: {worst} reaches {largest(scan, worst):.4g}"
         numbers = {"largest": largest(scan, worst), "first": worst}
-        yield finding("DP006", "warning", "content", names, message, (AGAIN,), **numbers)
+        yield finding("DP006", "warning", "content", names, message, (fetch_again(checkpoint, worst),), **numbers)
 
 
 def saturated(scan: Scan) -> Iterator[Finding]:
@@ -126,10 +135,10 @@ def saturated(scan: Scan) -> Iterator[Finding]:
             yield finding("DP007", "warning", "right", list(found), message, (hint,), **numbers)
 
 
-def all_zero(scan: Scan, refs: dict[str, TensorRef]) -> Iterator[Finding]:
+def all_zero(scan: Scan, checkpoint: Checkpoint) -> Iterator[Finding]:
     zero, same = [], []
     for name, seen in scan.tensors.items():
-        if not is_matrix(scan, name, refs[name]):
+        if not is_matrix(scan, name, checkpoint.tensors[name]):
             continue
         if seen.all_zero:
             zero.append(name)
@@ -138,11 +147,22 @@ def all_zero(scan: Scan, refs: dict[str, TensorRef]) -> Iterator[Finding]:
     if zero:
         nbytes = sum(scan.tensors[name].nbytes for name in zero)
         message = f"{tensors(len(zero))} of nothing but zeros, {nbytes:,} bytes: {zero[0]}"
-        yield finding("DP008", "warning", "content", zero, message, (AGAIN,), bytes=nbytes, first=zero[0])
+        yield finding(
+            "DP008",
+            "warning",
+            "content",
+            zero,
+            message,
+            (fetch_again(checkpoint, zero[0]),),
+            bytes=nbytes,
+            first=zero[0],
+        )
     if same:
         word = scan.tensors[same[0]].low or 0
         message = f"{tensors(len(same))} in which every stored word is the same: {word:#x} in {same[0]}"
-        yield finding("DP008", "warning", "content", same, message, (AGAIN,), word=word, first=same[0])
+        yield finding(
+            "DP008", "warning", "content", same, message, (fetch_again(checkpoint, same[0]),), word=word, first=same[0]
+        )
 
 
 def is_matrix(scan: Scan, name: str, ref: TensorRef) -> bool:
@@ -153,12 +173,16 @@ def is_matrix(scan: Scan, name: str, ref: TensorRef) -> bool:
     return (known or guessed) and len(ref.shape) >= 2 and prod(ref.shape) >= MIN_MATRIX
 
 
-def beyond_float16(scan: Scan, refs: dict[str, TensorRef], plan: Plan | None) -> Iterator[Finding]:
+def beyond_float16(scan: Scan, checkpoint: Checkpoint, plan: Plan | None) -> Iterator[Finding]:
     """Certain trouble where the engine computes in float16; a remark elsewhere."""
     over, near = [], []
     for name in scan.tensors:
         spec = scan.roles[name].spec
-        if scan.hows[name].kind != "float" or refs[name].dtype not in WIDER or (spec and spec.dtype == "F32"):
+        if (
+            scan.hows[name].kind != "float"
+            or checkpoint.tensors[name].dtype not in WIDER
+            or (spec and spec.dtype == "F32")
+        ):
             continue
         size = abs(largest(scan, name))
         if size >= OVERFLOWS_F16:

@@ -30,7 +30,7 @@ def downloaded(checkpoint: Checkpoint) -> dict[str, str]:
 
 def _digest(source: LocalSource, name: str) -> str | None:
     try:
-        with open(source.path(f"{FOLDER}/{name}.metadata"), encoding="ascii") as handle:
+        with open(source.path(f"{FOLDER}/{name}.metadata"), encoding="ascii", opener=open_regular) as handle:
             lines = handle.read(1024).split("\n")
         written = float(lines[2])
         changed = os.stat(source.path(name)).st_mtime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import NamedTuple
 
 from mlload.checkpoint import hints
@@ -66,7 +67,7 @@ def manifest_findings(checkpoint: Checkpoint, manifest: Mapping[str, str], label
         message = f"{label} says nothing of {len(uncovered)} of {len(used)} files with weights, first {uncovered[0]}"
         yield Finding(
             "DP012", "warning", "content", uncovered[0], message, {"files": len(uncovered), "of": len(used)},
-            (Hint("write it anew", "mlload validate SOURCE --write-manifest FILE"),),
+            (Hint("write it anew", f"mlload validate {quote(checkpoint.label)} --write-manifest {quote(label)}"),),
         )  # fmt: skip
 
 

@@ -8,8 +8,7 @@ from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import Finding, MlloadError
 from mlload.checkpoint.tensor import TensorRef
 from mlload.plan.unknowns import Unknown
-from mlload.validators.deep.again import runs_of_zeros
-from mlload.validators.deep.contents import AGAIN
+from mlload.validators.deep.again import fetch_again, runs_of_zeros
 from mlload.validators.deep.report import finding, tensors
 from mlload.validators.deep.scan import Scan
 
@@ -46,7 +45,7 @@ def holes(scan: Scan, checkpoint: Checkpoint) -> Iterator[Finding | Unknown]:
             f"byte {ref.offset + start:,} of {file}, in {name}"
         )
         numbers = {"bytes": stop - start, "offset": ref.offset + start, "file": file, "first": name}
-        yield finding("DP009", "error", "content", list(found), message, (AGAIN,), **numbers)
+        yield finding("DP009", "error", "content", list(found), message, (fetch_again(checkpoint, name),), **numbers)
 
 
 def crosses_rows(ref: TensorRef, start: int, stop: int) -> bool:

@@ -26,17 +26,16 @@ def judge_contents(scan: Scan, checkpoint: Checkpoint, plan: Plan | None) -> Jud
 
     plan: says in which dtype which engine would run it; None where no architecture could be read.
     """
-    refs = checkpoint.tensors
     rules: dict[str, Callable[[], Iterator[Finding | Unknown]]] = {
-        "DP001": lambda: contents.not_finite(scan, plan),
+        "DP001": lambda: contents.not_finite(scan, checkpoint, plan),
         "DP003": lambda: scales.zero_scales(scan, checkpoint),
         "DP004": lambda: scales.constant_scales(scan),
         "DP005": lambda: scales.denormal_scales(scan),
-        "DP006": lambda: contents.too_large(scan),
+        "DP006": lambda: contents.too_large(scan, checkpoint),
         "DP007": lambda: contents.saturated(scan),
-        "DP008": lambda: contents.all_zero(scan, refs),
+        "DP008": lambda: contents.all_zero(scan, checkpoint),
         "DP009": lambda: holes(scan, checkpoint),
-        "DP014": lambda: contents.beyond_float16(scan, refs, plan),
+        "DP014": lambda: contents.beyond_float16(scan, checkpoint, plan),
         "DP016": lambda: gptq.zero_points(scan),
         "DP018": lambda: gptq.group_numbers(scan, checkpoint, plan),
         "DP019": lambda: scales.never_calibrated(scan),

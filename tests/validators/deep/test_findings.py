@@ -325,3 +325,15 @@ def test_head_and_embedding(tmp_path: Path, tie: bool) -> None:
     tensors["lm_head.weight"].view(-1)[70_000] += 1
     other = judged(write(tmp_path / "other", config, tensors))
     assert [(f.severity, f.numbers["first_difference"] // 2) for f in other.findings] == [("warning", 70_000)] * tie
+
+
+def test_two_names_of_one_storage_are_no_copy(tmp_path: Path) -> None:
+    """torch.save keeps a tied head as a second name of the same bytes; what is seen counts for both."""
+    tensors = sound(llama({**LLAMA, "tie_word_embeddings": True}))
+    tensors["model.embed_tokens.weight"].view(-1)[3] = float("inf")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    folder = write(tmp_path / "m", {**LLAMA, "tie_word_embeddings": True}, sound(llama()))
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    found = only(judged(folder))
+    assert (found.code, found.numbers["tensors"], found.numbers["inf"]) == ("DP001", 2, 2)
