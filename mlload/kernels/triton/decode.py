@@ -340,19 +340,6 @@ def e4m3_bits(code):
 
 
 @triton.jit
-def scale_value(raw, KIND: tl.constexpr):
-    """Scales as stored -> float32: "float", "e8m0" (2**(byte - 127), 255 is NaN) or "e4m3" bytes."""
-    if KIND == "e8m0":
-        wide = raw.to(tl.uint32)
-        bits = tl.where(wide == 0, 1 << 22, wide << 23)
-        return tl.where(wide == 255, float("nan"), bits.to(tl.uint32).to(tl.float32, bitcast=True))
-    elif KIND == "e4m3":
-        return tl.where((raw & 127) == 127, float("nan"), e4m3_bits(raw))
-    else:
-        return raw.to(tl.float32)
-
-
-@triton.jit
 def encode_e4m3(value):
     """float32 -> e4m3 bytes, to nearest even, saturating at 448, NaN kept: for GPUs without the conversion."""
     bits = value.to(tl.uint32, bitcast=True)

@@ -75,7 +75,6 @@ def matmul(
         per_split,
         1,
         CODE=spec.code,
-        SCALE=spec.scale,
         DTYPE=DTYPES[x.dtype],
         ZERO="zero" in packed,
         BIAS=bias is not None and splits == 1,
@@ -116,7 +115,6 @@ def dequantize(packed: Mapping[str, Tensor], spec: Spec, n: int, k: int, dtype: 
         k_tiles,
         scale.shape[-1],
         CODE=spec.code,
-        SCALE=spec.scale,
         ZERO="zero" in packed,
         GLOBAL="global_scale" in packed,
         G=max(spec.group, 0),
@@ -133,4 +131,4 @@ def _key(x: Tensor, spec: Spec) -> str:
     if x.device.type != "cuda":
         return ""
     name = torch.cuda.get_device_name(x.device).replace(" ", "-")
-    return f"{name}:{spec.code}:{spec.scale}:{spec.group}:{str(x.dtype).removeprefix('torch.')}"
+    return f"{name}:{spec.code}:{spec.group}:{str(x.dtype).removeprefix('torch.')}"

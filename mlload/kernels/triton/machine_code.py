@@ -18,45 +18,18 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-INTEGER = frozenset(
-    [
-        "I2F",
-        "I2FP",
-        "F2FP",
-        "F2F",
-        "LOP3",
-        "SHF",
-        "PRMT",
-        "IMAD",
-        "IADD3",
-        "LEA",
-        "ISETP",
-        "SEL",
-        "MOV",
-        "BFE",
-        "VIADD",
-        "IABS",
-        "IMNMX",
-        "VIMNMX",
-        "R2UR",
-        "UIADD3",
-        "ULOP3",
-        "USHF",
-        "UIMAD",
-        "UMOV",
-        "USEL",
-        "UISETP",
-        "ULEA",
-        "UPRMT",
-    ]
-)
+# What the 64 integer lanes of a multiprocessor execute. Uniform instructions (U...) run once a warp, elsewhere.
+INTEGER = {
+    "I2F", "I2FP", "F2FP", "F2F", "LOP3", "SHF", "PRMT", "IMAD", "IADD3", "LEA", "ISETP", "SEL", "MOV", "BFE", "VIADD",
+    "IABS", "IMNMX", "VIMNMX",
+}  # fmt: skip
 MATRIX = ("HGMMA", "QGMMA", "IGMMA", "HMMA", "QMMA", "IMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA")
 
 
 class Measured(NamedTuple):
     """registers, spills (bytes of stack and local accesses), shared (bytes a program): of the kernel
-    loop, integer, conversions, stores: instructions of the main loop, its integer ones (uniform ones and register
-                                        moves too), integer-to-float ones, stores to shared memory
+    loop, integer, conversions, stores: instructions of the main loop, its integer ones (register moves too),
+                                        integer-to-float ones, stores to shared memory
     matrix, from_registers: its matrix instructions by name, and whether the first operand lies in registers
     widths: bits of its loads from memory
     """

@@ -20,7 +20,7 @@ from torch import Tensor
 from mlload.kernels.families import family
 from mlload.kernels.stored import elements
 from mlload.kernels.triton import launch
-from mlload.kernels.triton.moe_device import activate_pairs, combine_choices
+from mlload.kernels.triton.moe_device import activate_pairs, combine_choices, grouped_warps
 from mlload.kernels.triton.packed import Spec, pack_linear, spec_for, unpack_linear
 from mlload.kernels.triton.quantize import quantize
 from mlload.kernels.triton.routing import Routing, align
@@ -127,6 +127,7 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
             n,
             k,
             scale.stride(0),
+            scale.stride(1),
             triton.cdiv(k, 128),
             triton.cdiv(k, 128),
             top_k,
@@ -142,7 +143,7 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
             num_stages=4,
         )
         return y
-    spec = experts.spec or Spec("float", "float", -1)
+    spec = experts.spec or Spec("float", -1)
     width = FLOAT_STEP if experts.spec is None else spec.layout.width
     planes = 1 if experts.spec is None else spec.layout.planes
     k_tiles = triton.cdiv(k, width * planes)
@@ -167,7 +168,6 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
         k_tiles,
         top_k,
         CODE=spec.code,
-        SCALE=spec.scale,
         DTYPE=launch.DTYPES[x.dtype],
         ZERO="zero" in tensors,
         BIAS=bias is not None,
@@ -181,7 +181,7 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
         BN=block_n,
         BM=block,
         PTX=launch.use_ptx(x.device),
-        num_warps=4,
+        num_warps=grouped_warps(spec.code, block),
         num_stages=4,
     )
     return y

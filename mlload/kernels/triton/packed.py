@@ -2,7 +2,8 @@
 
 N, K, G, P as in the package. Everything stays on the device where it lies; done once, when a layer is loaded.
     weight       int16 [N/64, K/BK, 64, P]
-    scale        float or uint8 [groups, N padded to 64]
+    scale        float [groups, N padded to 64]; e8m0 and e4m3 scales as bf16, which holds them exactly: converting them
+                 in the main loop costs more than their second byte
     zero         uint8 [groups, N padded to 64], asymmetric integers only
     global_scale float32 [1], nvfp4 only
     order        int64 [K'], act-order only: which column of x each packed column multiplies
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mlload.kernels.families import family
-from mlload.kernels.stored import elements, integers
+from mlload.kernels.stored import e8m0, elements, integers
 from mlload.kernels.triton.planes import Layout, layout_for, pack, pad_rows, unpack
 from mlload.quant.spec import Scheme
 
@@ -29,12 +30,10 @@ class Spec(NamedTuple):
     """What the kernel is compiled for.
 
     code:  "int4", "int8", "e4m3", "e2m1"
-    scale: "float", "e8m0", "e4m3"
     group: along K, -1 = one scale a row
     """
 
     code: str
-    scale: str
     group: int
 
     @property
@@ -46,13 +45,13 @@ def spec_for(scheme: Scheme, k: int, packed: Mapping[str, Tensor] | None = None)
     """`packed` tells where act-order broke the groups up; without it the scheme's own group is meant."""
     kind = family(scheme)
     if kind in ("mxfp4", "nvfp4"):
-        return Spec("e2m1", "e8m0" if kind == "mxfp4" else "e4m3", 32 if kind == "mxfp4" else 16)
+        return Spec("e2m1", 32 if kind == "mxfp4" else 16)
     if kind.startswith("fp8"):
-        return Spec("e4m3", "float", scheme.block[1] if scheme.block is not None else -1)
+        return Spec("e4m3", scheme.block[1] if scheme.block is not None else -1)
     group = scheme.group_size if scheme.strategy == "group" and scheme.group_size else -1
     if packed is not None and "order" in packed and packed["order"].shape[0] != k:
         group = SPLINTER
-    return Spec("int4" if kind == "w4a16" else "int8", "float", -1 if group >= k else group)
+    return Spec("int4" if kind == "w4a16" else "int8", -1 if group >= k else group)
 
 
 def pack_linear(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> dict[str, Tensor]:
@@ -114,7 +113,7 @@ def pack_elements(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int)
     spec = spec_for(scheme, k)
     if spec.code == "e2m1":
         codes = torch.stack([parts.codes & 15, parts.codes >> 4], -1).reshape(n, k)
-        scale = parts.scale.view(torch.uint8).T
+        scale = (e8m0(parts.scale) if scheme.kind == "mx" else parts.scale).to(torch.bfloat16).T
         extra = {} if parts.global_scale is None else {"global_scale": parts.global_scale.reshape(1)}
         rows = pad_rows(_whole_tiles(scale, k, spec))
         return {"weight": pack(codes, spec.layout, 0), "scale": rows, **extra}
@@ -147,12 +146,6 @@ def unpack_linear(spec: Spec, packed: Mapping[str, Tensor], n: int, k: int) -> T
     wide = k if order is None else len(order)
     codes = unpack(packed["weight"], spec.layout, n, wide)
     scale = packed["scale"][:, :n]
-    if spec.scale == "e8m0":
-        from mlload.kernels.stored import e8m0
-
-        scale = e8m0(scale)
-    elif spec.scale == "e4m3":
-        scale = scale.view(torch.float8_e4m3fn)
     zero = packed["zero"][:, :n].float() if "zero" in packed else None
     size = wide if spec.group < 0 else spec.group
     spread = torch.arange(wide, device=codes.device) // size

@@ -11,15 +11,15 @@ def quantize_activations(
     x,
     q,
     scale,
+    M,
     K,
     x_stride,
-    groups,
     G,
     STATIC: tl.constexpr,
     INT8: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Grid: (M, groups). G values a group, in steps of BLOCK."""
+    """Grid: (M, groups). G values a group, in steps of BLOCK; scale is stored [groups, M]."""
     row, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = group * G
     top: tl.constexpr = 127.0 if INT8 else 448.0
@@ -37,7 +37,7 @@ def quantize_activations(
         step = tl.div_rn(tl.max(largest, 0), top)
         # A maximum leaves NaN out on some GPUs and not on others.
         step = tl.where(tl.max(broken, 0) != 0, float("nan"), step)
-        tl.store(scale + row * groups + group, step)
+        tl.store(scale + group * M + row, step)
     for at in range(0, G, BLOCK):
         ok = start + at + tl.arange(0, BLOCK)
         inside = (ok < K) & (at + tl.arange(0, BLOCK) < G)

@@ -56,16 +56,15 @@ def dense() -> Iterator[Case]:
         yield weight_only_case("w8a16", "int8", dtype, -1, config)
         yield weight_only_case("w8a16", "int8", dtype, 128, config, zero=True)
         yield weight_only_case("fp8_weights", "e4m3", dtype, 128, config)
-        yield weight_only_case("mxfp4", "e2m1", dtype, 32, config, scale="e8m0")
-        yield weight_only_case("nvfp4", "e2m1", dtype, 16, config, scale="e4m3")
+        yield weight_only_case("mxfp4", "e2m1", dtype, 32, config)
+        yield weight_only_case("nvfp4", "e2m1", dtype, 16, config, shared=True)
 
 
 def routed() -> Iterator[Case]:
     for block in (16, 64):
-        config = configs.Config(128, block, 4, 4)
-        yield weight_only_case("moe_float", "float", "bf16", -1, config, routed=True)
-        yield weight_only_case("moe_w4a16", "int4", "bf16", 128, config, routed=True)
-        yield weight_only_case("moe_mxfp4", "e2m1", "bf16", 32, config, scale="e8m0", routed=True)
+        for name, code, group in (("float", "float", -1), ("w4a16", "int4", 128), ("mxfp4", "e2m1", 32)):
+            config = configs.Config(128, block, moe_device.grouped_warps(code, block), 4)
+            yield weight_only_case(f"moe_{name}", code, "bf16", group, config, routed=True)
 
 
 def weight_only_case(
@@ -75,7 +74,7 @@ def weight_only_case(
     group: int,
     config: configs.Config,
     *,
-    scale: str = "float",
+    shared: bool = False,
     zero: bool = False,
     split: bool = False,
     routed: bool = False,
@@ -86,7 +85,7 @@ def weight_only_case(
     signature = {
         "x": pointer,
         "w": pointer if code == "float" else "*i16",
-        "s": "*u8" if scale != "float" else "*fp32" if code == "e4m3" else pointer,
+        "s": "*fp32" if code == "e4m3" else "*bf16" if code == "e2m1" else pointer,
         "z": "*u8" if zero else "*i16",
         "bias": pointer,
         "y": "*fp32" if split else pointer,
@@ -97,12 +96,11 @@ def weight_only_case(
     }
     constants = {
         "CODE": code,
-        "SCALE": scale,
         "DTYPE": FLOATS[dtype],
         "ZERO": zero,
         "BIAS": routed,
         "ROUTED": routed,
-        "GLOBAL": scale == "e4m3",
+        "GLOBAL": shared,
         "EVEN_K": True,
         "SPLIT": split,
         "G": max(group, 0),
@@ -146,7 +144,7 @@ def _w8a8(
         "y": "*bf16",
         "rows": "*i32",
         "experts": "*i32",
-        **dict.fromkeys(("M", "N", "K", "qs_stride", "k_tiles", "tiles_per_split", "top_k"), "i32"),
+        **dict.fromkeys(("M", "N", "K", "qs_row", "qs_group", "k_tiles", "tiles_per_split", "top_k"), "i32"),
     }
     constants = {
         "BLOCKED": blocked,
@@ -173,16 +171,11 @@ def _w8a8(
 
 def beside() -> Iterator[Case]:
     """What moves bytes and multiplies nothing."""
-    for code, scale, group in (
-        ("int4", "float", 128),
-        ("int8", "float", -1),
-        ("e4m3", "float", 128),
-        ("e2m1", "e8m0", 32),
-    ):
+    for code, group in (("int4", 128), ("int8", -1), ("e4m3", 128), ("e2m1", 32)):
         planes, widest = (4, 32) if code in ("int4", "e2m1") else (2, 64)
         signature = {
             "w": "*i16",
-            "s": "*u8" if scale == "e8m0" else "*fp32" if code == "e4m3" else "*bf16",
+            "s": "*fp32" if code == "e4m3" else "*bf16",
             "z": "*u8",
             "global_scale": "*fp32",
             "y": "*bf16",
@@ -190,7 +183,6 @@ def beside() -> Iterator[Case]:
         }
         constants = {
             "CODE": code,
-            "SCALE": scale,
             "ZERO": code == "int4",
             "GLOBAL": False,
             "G": max(group, 0),
@@ -208,7 +200,7 @@ def beside() -> Iterator[Case]:
             "x": "*bf16",
             "q": "*i8" if int8 else "*fp8e4nv",
             "scale": "*fp32",
-            **dict.fromkeys(("K", "x_stride", "groups", "G"), "i32"),
+            **dict.fromkeys(("M", "K", "x_stride", "G"), "i32"),
         }
         constants = {"STATIC": False, "INT8": int8, "BLOCK": 4096 if int8 else 128}
         yield Case(

@@ -60,6 +60,7 @@ def matmul(
         n,
         k,
         qs.stride(0) if qs.dim() == 2 else 0,
+        qs.stride(1) if qs.dim() == 2 else 0,
         k_tiles,
         per_split,
         1,

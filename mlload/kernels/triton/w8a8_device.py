@@ -10,8 +10,7 @@ from mlload.kernels.triton import configs
 # Rows up to -> (BN, BM, warps, stages).
 BY_ROWS = (
     (16, configs.Config(64, 16, 4, 5)),
-    (64, configs.Config(64, 64, 4, 4)),
-    (1 << 30, configs.Config(128, 128, 8, 3)),
+    (1 << 30, configs.Config(128, 64, 4, 4)),
 )
 
 
@@ -28,7 +27,8 @@ def w8a8_gemm(
     M,
     N,
     K,
-    qs_stride,
+    qs_row,
+    qs_group,
     k_tiles,
     tiles_per_split,
     top_k,
@@ -75,9 +75,10 @@ def w8a8_gemm(
             right = tl.load(q + tile * BK + offset_q, mask=live[None, :] & inside[:, None], other=0.0)
         if BLOCKED:
             part = tl.dot(left, right, max_num_imprecise_acc=128)
-            scale_w = tl.load(ws + (on // 128) * k_tiles + tile, mask=live_n, other=0.0)
-            scale_q = tl.load(qs + row * qs_stride + tile, mask=live, other=0.0)
-            acc += part * scale_w[:, None] * scale_q[None, :]
+            # BN divides 128: one scale for the whole tile of weights.
+            scale_w = tl.load(ws + tile_n * BN // 128 * k_tiles + tile)
+            scale_q = tl.load(qs + row * qs_row + tile * qs_group, mask=live, other=0.0)
+            acc += part * (scale_w * scale_q)[None, :]
         elif INT8:
             acc = tl.dot(left, right, acc, out_dtype=tl.int32)
         else:
@@ -86,7 +87,7 @@ def w8a8_gemm(
         total = acc
     else:
         scale_w = tl.load(ws + on, mask=live_n, other=0.0)
-        scale_q = tl.load(qs + row * qs_stride, mask=live, other=0.0)
+        scale_q = tl.load(qs + row * qs_row, mask=live, other=0.0)
         total = acc.to(tl.float32) * scale_w[:, None] * scale_q[None, :]
     inside = live[None, :] & live_n[:, None]
     if SPLIT:

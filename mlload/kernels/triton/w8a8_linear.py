@@ -51,7 +51,7 @@ class ScaledMM(Fp8):
     def _multiply(
         self, q: Tensor, scale: Tensor, packed: Mapping[str, Tensor], dtype: torch.dtype, bias: Tensor | None
     ) -> Tensor:
-        rows = scale if scale.dim() == 2 else scale.expand(q.shape[0], 1).contiguous()
+        rows = scale.reshape(-1).expand(q.shape[0]).contiguous()[:, None]
         y: Tensor = torch._scaled_mm(
             q,
             packed["weight"].T,

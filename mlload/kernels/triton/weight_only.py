@@ -1,13 +1,13 @@
 """Quantized weights with 16-bit activations: y = x W^T, weights unpacked in registers.
 
-    x [M, K] bf16 or f16; w int16 [N/64, K/BK, 64, P] (`planes`); s [K/G, N] scales; z uint8 [K/G, N] zero points;
-    y [M, N]; with experts, w, s, z and the bias have a leading E, and rows are routed (`moe`)
+    x [M, K] bf16 or f16, y [M, N]; w int16 [N/64, K/BK, 64, P] (`planes`); s [K/G, N] scales in any float dtype;
+    z uint8 [K/G, N] zero points; with experts, w, s, z and the bias have a leading E, and rows are routed (`moe`)
     CODE "float": w is [N, K] in the activations' dtype and has no scales (experts that are not quantized)
 The weight is the left operand, acc[BN, BM] = W x^T: Hopper reads it from registers, and M is not padded to 64.
 Scales multiply the accumulator, once per group: the codes stay exact in 16 bits, and all rounding is fp32's.
 Deterministic: each output is summed by one program, or by `splits` of them into a workspace that `reduce_splits`
 adds up in order.
-Idea: Marlin's layout made once for the kernel, with the operands exchanged as the Machete line of kernels does.
+Idea: Marlin's layout made once for the kernel, with the operands exchanged as in Machete.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mlload.kernels.triton.decode import decode_words, scale_value
+from mlload.kernels.triton.decode import decode_words
 
 
 @triton.jit
@@ -38,7 +38,6 @@ def weight_only_gemm(
     tiles_per_split,
     top_k,
     CODE: tl.constexpr,
-    SCALE: tl.constexpr,
     DTYPE: tl.constexpr,
     ZERO: tl.constexpr,
     BIAS: tl.constexpr,
@@ -121,10 +120,10 @@ def weight_only_gemm(
                 else:
                     group = tl.dot(planes[part * PER_GROUP + i], columns, group)
             if G != 0:
-                raw = tl.load(s + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0)
-                acc += group * scale_value(raw, SCALE)[:, None]
+                raw = tl.load(s + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0.0)
+                acc += group * raw.to(tl.float32)[:, None]
     if G == 0 and CODE != "float":
-        acc *= scale_value(tl.load(s + on, mask=live_n, other=0), SCALE)[:, None]
+        acc *= tl.load(s + on, mask=live_n, other=0.0).to(tl.float32)[:, None]
     if GLOBAL:
         if ROUTED:
             acc *= tl.load(global_scale + expert)
@@ -166,7 +165,6 @@ def dequantize_planes(
     k_tiles,
     n_rows,
     CODE: tl.constexpr,
-    SCALE: tl.constexpr,
     ZERO: tl.constexpr,
     GLOBAL: tl.constexpr,
     G: tl.constexpr,
@@ -189,7 +187,7 @@ def dequantize_planes(
         if ZERO:
             zero = tl.load(z + group * n_rows + on)
         planes = decode_words(q, zero, CODE, ZERO, DTYPE, PTX)
-        scale = scale_value(tl.load(s + group * n_rows + on), SCALE)
+        scale = tl.load(s + group * n_rows + on).to(tl.float32)
         if GLOBAL:
             scale *= tl.load(global_scale)
         for i in tl.static_range(PER_GROUP):
