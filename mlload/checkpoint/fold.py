@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from mlload.checkpoint.json_text import quote
 
+LONGEST = 120  # characters of a name that anybody would read
+
 
 def ranges(numbers: Iterable[int]) -> str:
     """ "0-3, 7" for 0, 1, 2, 3, 7."""
@@ -33,4 +35,5 @@ def fold_names(names: Iterable[str], limit: int = 4) -> str:
     shown = [f"{prefix}.{ranges(numbers)}" if prefix else ranges(numbers) for prefix, numbers in layers.items()]
     shown += single
     more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
-    return ", ".join(text if text.isprintable() else quote(text) for text in shown[:limit]) + more
+    safe = (text if text.isprintable() and len(text) <= LONGEST else quote(text, LONGEST) for text in shown[:limit])
+    return ", ".join(safe) + more

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.base import Source
-from mlload.checkpoint.sources.local import LocalSource, reason
+from mlload.checkpoint.sources.local import LocalSource, open_regular, reason
 
 LOCAL_BLOCK = 2 << 20
 REMOTE_BLOCK = 8 << 20
@@ -187,7 +187,7 @@ class LocalFile:
         self._files, self._name = files, name
 
     def __enter__(self) -> LocalFile:
-        self._fd = os.open(self._files.source.path(self._name), os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = open_regular(self._files.source.path(self._name), os.O_RDONLY | os.O_CLOEXEC)
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         self._files.seen(self._name, os.fstat(self._fd))
@@ -272,7 +272,7 @@ def read_ahead(source: Source, names: Sequence[str], nbytes: int = READ_AHEAD) -
         left = nbytes
         for name in names:
             try:
-                descriptor = os.open(source.path(name), os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = open_regular(source.path(name), os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 return  # the pass itself will say so
             try:

@@ -12,6 +12,7 @@ from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.base import Range
 from mlload.checkpoint.sources.local import FileSource, FolderSource, open_local
+from mlload.checkpoint.streaming import LocalFiles
 from tests.checkpoint import build
 
 
@@ -95,6 +96,15 @@ def test_not_a_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     checkpoint = Checkpoint.open(str(tmp_path))
     assert codes(checkpoint) == ["FI022"] and "not a regular file" in checkpoint.problems[0].message
+
+
+def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "chat_template.jinja")
+    source = FolderSource(str(tmp_path), "x")
+    with pytest.raises(MlloadError, match="not a regular file"):
+        source.read("chat_template.jinja")
+    with pytest.raises(OSError, match="not a regular file"), LocalFiles(source).open("chat_template.jinja"):
+        pass
 
 
 def test_file_that_vanishes(tmp_path: Path) -> None:

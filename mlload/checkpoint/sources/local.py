@@ -34,7 +34,7 @@ class LocalSource:
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            with open(self.path(name), "rb", buffering=0) as handle:
+            with open(self.path(name), "rb", buffering=0, opener=open_regular) as handle:
                 size = os.fstat(handle.fileno()).st_size
                 stop = size if length is None else min(size, start + length)
                 wanted = max(0, stop - start)
@@ -147,6 +147,15 @@ def describe(path: str, name: str, is_symlink: bool) -> SourceFile:
     if not stat.S_ISREG(status.st_mode):
         return SourceFile(name, 0, digest, "not a regular file")
     return SourceFile(name, status.st_size, digest, None)
+
+
+def open_regular(path: str, flags: int) -> int:
+    """An `opener` for files of a checkpoint: a pipe would wait for its writer, a device need never end."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("not a regular file")
+    return descriptor
 
 
 def is_hex(text: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from mlload.checkpoint.checkpoint import Checkpoint
-from mlload.checkpoint.sources.local import LocalSource, is_hex
+from mlload.checkpoint.sources.local import LocalSource, is_hex, open_regular
 
 FOLDER = ".cache/huggingface/download"
 
