@@ -201,7 +201,7 @@ def unexpected(
     passed: tuple[str, ...] = DROPPED_SUFFIXES
     if quantized:
         passed += DROPPED_QUANTIZED
-    model_type = config.get("model_type")
+    model_type = str(config.get("model_type") or "")  # somebody's JSON: not always a string
     if model_type in LENIENT:
         passed += SCALES
     several = towers or model_type in TEXT_ALONE

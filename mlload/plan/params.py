@@ -114,6 +114,12 @@ class ParamSpec:
     whole_under: tuple[str, ...] = ()
     buffer: bool = False
 
+    def __post_init__(self) -> None:
+        # A damaged config makes heads of no width. Everybody divides by a unit, so none is smaller than one element.
+        if any(part.unit < 1 for part in self.parts):
+            parts = tuple(part._replace(unit=max(1, part.unit)) for part in self.parts)
+            object.__setattr__(self, "parts", parts)
+
     @property
     def n(self) -> int:
         """N, out_features over all ranks (of one expert)."""

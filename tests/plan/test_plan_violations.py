@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from mlload import profiles
+from mlload.checkpoint.tensor import TensorRef
 from mlload.plan.codes import CODES
 from mlload.plan.dtype import resolve_dtype
+from mlload.plan.left_over import unexpected
 from mlload.plan.mesh import Mesh
 from mlload.plan.plan import Plan, make_plan, sizes_that_work
 from tests.plan.tiny_models import DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, model
@@ -147,3 +149,16 @@ def test_dtype_resolution(
     declared: str, asked: str, supported: tuple[str, ...], refused: bool, pooling: bool, expected: str
 ) -> None:
     assert resolve_dtype(declared, asked, supported, refused, pooling) == expected
+
+
+@pytest.mark.parametrize("width", ["v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank", "head_dim"])
+def test_heads_of_no_width_are_planned(tmp_path: Path, width: str) -> None:
+    """A damaged width counts as absent; nothing is divided by it."""
+    for mesh in (Mesh(3), Mesh(2, pp=2)):
+        assert plan(tmp_path, {**DEEPSEEK, width: -1, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0}, mesh).ranks()
+
+
+def test_a_model_type_of_no_string_is_judged() -> None:
+    left = [TensorRef("model.layers.0.mlp.extra.weight", "BF16", (4, 4), 0, 0, 32)]
+    (finding,) = unexpected(left, {"model_type": ["llama"]}, sure=True, quantized=False, towers=False)
+    assert finding.code == "TN002"
