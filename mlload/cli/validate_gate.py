@@ -10,6 +10,7 @@ from typing import Any
 
 from mlload.checkpoint.finding import Finding, MlloadError
 from mlload.checkpoint.sources.progress import stderr_progress
+from mlload.cli.generations import Generation
 from mlload.cli.validate_result import Entry, Question
 from mlload.gate.selection import Selection
 from mlload.gate.waivers import Waiver, waive
@@ -38,16 +39,23 @@ def sifted(entry: Entry, gate: Gate, more: Iterable[Finding] = ()) -> Entry:
     everything = [*gate.line, *more, *verdict.findings]
     selected = [finding for finding in everything if gate.selection.counts(finding)]
     kept, waived = waive(selected, entry.source, gate.waivers, gate.today)
-    refused = any(f.question == "starts" and f.severity == "error" for f in gate.line)
+    refusals = [f.code for f in gate.line if f.question == "starts" and f.severity == "error"]
     answer = combine(kept, verdict.unknowns)
     return replace(
         entry,
         verdict=replace(
-            verdict, findings=answer.findings, verdict=answer.verdict, starts=False if refused else verdict.starts
+            verdict, findings=answer.findings, verdict=answer.verdict, starts=False if refusals else verdict.starts
         ),
+        generations=tuple(refused_row(row, refusals) for row in entry.generations) if refusals else entry.generations,
         waived=tuple(waived),
         ignored=len(everything) - len(selected),
     )
+
+
+def refused_row(row: Generation, refusals: Sequence[str]) -> Generation:
+    """A GPU's row where the engine refuses its own command line: no GPU changes that."""
+    before = row.codes if row.verdict == "fail" else ()
+    return row._replace(starts=False, verdict="fail", codes=tuple(dict.fromkeys((*refusals, *before))))
 
 
 def flags_of(question: Question) -> dict[str, Any]:

@@ -59,3 +59,12 @@ def test_a_dtype_decides_by_generation(mlload: Run, tmp_path: Path) -> None:
     (result,) = validated(mlload, folder(tmp_path, plain), "--dtype", "bfloat16", code=0)["results"]
     assert [row["starts"] for row in result["generations"]] == [False, True, True, True, True]
     assert result["generations"][0]["codes"] == ["EN015"]
+
+
+def test_no_gpu_starts_a_command_line_that_the_engine_refuses(mlload: Run, tmp_path: Path) -> None:
+    line = ("vllm", "serve", str(folder(tmp_path, MOE)), "-tp", "8", "--flag-of-nobody")
+    (result,) = json.loads(mlload("validate", "--format", "json", "--", *line).stdout)["results"]
+    assert {row["starts"] for row in result["generations"]} == {False}
+    assert {row["codes"][0] for row in result["generations"]} == {"EN050"}
+    # An older GPU's own reasons stay beside it: 192 % 128 = 64.
+    assert [len(row["codes"]) > 1 for row in result["generations"]] == [True, True, False, False, False]
