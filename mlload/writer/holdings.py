@@ -50,8 +50,13 @@ class Holdings:
 
 
 def holdings_of(checkpoint: Checkpoint) -> Holdings:
-    """Those of a checkpoint whose tensors are stored whole."""
+    """Those of a checkpoint of safetensors files. Raises MlloadError for other kinds."""
     refuse_foreign(checkpoint)
+    return whole_holdings(checkpoint)
+
+
+def whole_holdings(checkpoint: Checkpoint) -> Holdings:
+    """Those of a checkpoint whose tensors lie in one piece each, as plain elements."""
     names = [file.name for file in checkpoint.files]
     tensors = {name: _whole(ref, names) for name, ref in checkpoint.tensors.items()}
     return Holdings(checkpoint.source, tensors, fingerprint(checkpoint))

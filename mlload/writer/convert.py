@@ -1,0 +1,162 @@
+"""GGUF and torch.save files become a Hugging Face folder; written beside, in bounded memory, resumable."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.finding import MlloadError
+from mlload.checkpoint.gguf import read_gguf
+from mlload.plan.model import read_model
+from mlload.writer.carry import carried
+from mlload.writer.folder import OutputFolder
+from mlload.writer.gguf_config import hf_config
+from mlload.writer.gguf_tensors import Converted, converted, encoded, factors, values
+from mlload.writer.gguf_tokenizer import tokenizer_files
+from mlload.writer.groups import weight_groups
+from mlload.writer.holdings import fingerprint, whole_holdings
+from mlload.writer.layout import Layout, OutputTensor, index_of
+from mlload.writer.progress import Bar
+from mlload.writer.reshape import INDEX, numbered, reshape
+from mlload.writer.sizes import DEFAULT, weight_of
+from mlload.writer.write import allow_files, write_folder
+
+DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
+SYNC_EVERY = 512 * 1024 * 1024
+MANY = 4_000_000  # entries of an array of the metadata
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """files: written, with bytes; carried: files that went along; resumed: an interrupted run was gone on with"""
+
+    files: tuple[tuple[str, int], ...]
+    carried: tuple[str, ...]
+    resumed: bool
+
+
+def convert(
+    checkpoint: Checkpoint,
+    output: str,
+    *,
+    dtype: str = "bf16",
+    limit: int | None = None,
+    tokenizer: bool = True,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> Done:
+    """Write `checkpoint` to the folder `output` as safetensors.
+
+    dtype: of the numbers that GGUF blocks stand for; a .bin's tensors keep their own. limit: bytes of a file
+    """
+    broken = [p for p in checkpoint.problems if p.severity == "error" and p.question == "starts"]
+    if broken:
+        raise MlloadError(f"{checkpoint.label} is not whole: {broken[0].message}", exit_code=1)
+    limit = DEFAULT if limit is None else limit
+    if checkpoint.format == "torch":
+        return _torch(checkpoint, output, limit, verify, progress)
+    if checkpoint.format == "gguf":
+        return _gguf(checkpoint, output, DTYPES[dtype], limit, tokenizer, progress)
+    raise MlloadError(
+        f"{checkpoint.label} holds {checkpoint.format} weights; GGUF and torch.save (.bin) files are converted",
+        hint=f"mlload shard {checkpoint.label} -o OUT --max-shard-size 5GB makes other files of safetensors",
+    )
+
+
+def _torch(checkpoint: Checkpoint, output: str, limit: int, verify: bool, progress: Progress | None) -> Done:
+    """Storages are copied from where the pickle says that they lie; nothing is unpickled."""
+    holdings = whole_holdings(checkpoint)
+    layout = reshape(holdings, limit, weight_groups(checkpoint))
+    carry = carried(checkpoint, (output, output + ".partial"))
+    resumed = write_folder(
+        output, layout, holdings, carry_from=checkpoint, carry=carry, verify=verify, progress=progress
+    )
+    return Done(_named(layout), tuple(file.name for file in carry), resumed)
+
+
+def _named(layout: Layout) -> tuple[tuple[str, int], ...]:
+    return tuple((file.name, file.size) for file in layout.files)
+
+
+def _gguf(
+    checkpoint: Checkpoint, output: str, dtype: str, limit: int, tokenizer: bool, progress: Progress | None
+) -> Done:
+    first = next(file for file in checkpoint.files if file.used)
+    metadata = read_gguf(checkpoint.source, first.name, first.size, 0, kept=MANY).metadata
+    config = hf_config(metadata, checkpoint.tensors, factors(checkpoint, checkpoint.tensors), dtype)
+    texts: dict[str, bytes] = {"config.json": _json(config)}
+    ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in config}
+    if ids:
+        texts["generation_config.json"] = _json(ids)
+    if tokenizer:
+        texts |= {name: _json(value) for name, value in tokenizer_files(metadata, config["model_type"]).items()}
+    # The metadata of the first part of a split file is the model's.
+    model = read_model(replace(checkpoint, metadata={first.name: metadata}))
+    tensors = {tensor.name: tensor for tensor in converted(model)}
+    outputs = [OutputTensor(tensor.name, dtype, tensor.shape, ()) for tensor in tensors.values()]
+    files = numbered(outputs, limit, weight_of)
+    if len(files) > 1:
+        texts[INDEX] = index_of(files)
+    layout = Layout(files, texts)
+    request = blake2b(fingerprint(checkpoint).encode(), digest_size=16)
+    for file in files:
+        request.update(file.name.encode() + file.header)
+    for name, text in texts.items():
+        request.update(name.encode() + text)
+    with OutputFolder(output, request.hexdigest(), layout.nbytes) as folder:
+        _write(checkpoint, layout, tensors, folder, dtype, progress)
+        for name, text in texts.items():
+            folder.write(name, (text,))
+        folder.finish()
+        return Done(_named(layout), (), folder.resumed)
+
+
+def _write(
+    checkpoint: Checkpoint,
+    layout: Layout,
+    tensors: Mapping[str, Converted],
+    folder: OutputFolder,
+    dtype: str,
+    progress: Progress | None,
+) -> None:
+    """All tensors in the order of the output, a piece at a time."""
+    allow_files(len(layout.files) + 64)
+    bar = Bar(progress, os.path.basename(folder.path), sum(file.size for file in layout.files))
+    outputs: list[int] = []
+    number = unsynced = 0
+    try:
+        for file in layout.files:
+            outputs.append(folder.create(file.name, file.size, file.header))
+        for file, descriptor in zip(layout.files, outputs, strict=True):
+            for output, offset in file.tensors:
+                number += 1
+                if number <= folder.done:
+                    bar.step(output.nbytes)
+                    continue
+                for piece in values(checkpoint, tensors[output.name]):
+                    raw = encoded(piece, dtype)
+                    os.pwrite(descriptor, raw, offset)
+                    offset += len(raw)
+                    bar.step(len(raw))
+                    unsynced += len(raw)
+                if unsynced >= SYNC_EVERY:
+                    for other in outputs:
+                        os.fdatasync(other)
+                    folder.record(number)
+                    unsynced = 0
+        for descriptor in outputs:
+            os.fsync(descriptor)
+    finally:
+        bar.close()
+        for descriptor in outputs:
+            os.close(descriptor)
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
