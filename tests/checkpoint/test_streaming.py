@@ -167,3 +167,10 @@ def test_reading_ahead_asks_for_the_first_bytes(folder: Path, monkeypatch: pytes
     streaming.read_ahead(FolderSource(str(folder), "x"), ["a", "d", "c"], 110_000)
     assert done.wait(5)
     assert asked == [(0, 100_001, os.POSIX_FADV_WILLNEED), (0, 9_999, os.POSIX_FADV_WILLNEED)]
+
+
+def test_a_pipe_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    keep = Keep()
+    stream(FolderSource(str(folder), "x"), [Job("pipe", 0, 10, anywhere)], lambda: keep)
+    assert keep.problems == {"pipe": "cannot be read: not a regular file"}
