@@ -55,11 +55,12 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
 
 
 def guess_block(length: int, count: int) -> int:
-    """The power of two that cuts `length` into `count` blocks, else the even share."""
+    """The power of two that cuts `length` into `count` blocks, else the even share; at least 1, also for an axis or a
+    count of nothing."""
     for size in (128, 64, 32, 16, 256, 512):
         if -(-length // size) == count:
             return size
-    return -(-length // count)
+    return max(1, -(-length // max(1, count)))
 
 
 def _scheme(

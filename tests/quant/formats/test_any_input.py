@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from mlload.quant.formats import assume, detect, effective_bits, roles, spec
 from mlload.quant.formats.census import SUFFIXES
 from mlload.quant.formats.registry import METHODS
 from mlload.quant.formats.tensors import cut, shape, tensor_name
-from tests.quant.checkpoints import checkpoint
+from tests.quant.checkpoints import Tensors, checkpoint
 
 KEYS = [
     "quant_method", "bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "sym", "desc_act",
@@ -86,6 +87,21 @@ def test_detection_answers(block: dict[str, Any], tensors: Any, where: str) -> N
                         cut(tensor, "K", 0, 256, 512)
                     roles(scheme)
                     assert effective_bits(scheme) >= 0
+
+
+@pytest.mark.parametrize("scales", [(1, 4), (2, 4), (4, 2)])
+@pytest.mark.parametrize("weight", [(0, 0), (0, 512), (512, 0)])
+@pytest.mark.parametrize("method", ["fp8", "compressed-tensors", "quark"])
+def test_blocks_of_an_empty_matrix(method: str, weight: tuple[int, int], scales: tuple[int, int]) -> None:
+    """No block is smaller than one element, so that shapes of other matrices can be asked for."""
+    scale = "weight_scale_inv" if method == "fp8" else "weight_scale"
+    tensors: Tensors = {
+        f"x.{name}": (dtype, dims) for name, dtype, dims in (("weight", "F8_E4M3", weight), (scale, "F32", scales))
+    }
+    quant, _ = detect(checkpoint({"quantization_config": {"quant_method": method}}, tensors))
+    for scheme in quant.schemes if quant is not None else ():
+        for tensor in spec(scheme, 256, 512):
+            shape(tensor, 256, 512)
 
 
 @settings(max_examples=200, deadline=None)
