@@ -107,7 +107,8 @@ def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], N
     if request.ranked:
         plan = plan_ranks(whole, mesh, load(*parse_engine(request.engine)))
         ranks = rank_bytes(plan)
-    outputs = () if request.output is None else (request.output, request.output + ".partial")
+    local = request.output is not None and "://" not in request.output
+    outputs = (request.output, f"{request.output}.partial") if local and request.output else ()
     carry = tuple(file for file in carried(whole, outputs) if not (was_state and of_state(file.name)))
     compared, resumed = 0, False
     files: tuple[tuple[str, int], ...] = ()
@@ -138,7 +139,7 @@ def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], N
             )
     return Result(
         label=checkpoint.label,
-        output=None if request.output is None else os.path.normpath(request.output),
+        output=os.path.normpath(request.output) if local and request.output else request.output,
         what=mesh.label() if plan is not None else "one checkpoint",
         layout=request.layout if plan is not None else "Hugging Face",
         ranks=ranks,

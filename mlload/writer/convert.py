@@ -87,6 +87,8 @@ def _named(layout: Layout) -> tuple[tuple[str, int], ...]:
 def _gguf(
     checkpoint: Checkpoint, output: str, dtype: str, limit: int, tokenizer: bool, progress: Progress | None
 ) -> Done:
+    if "://" in output:
+        raise MlloadError("a GGUF file is converted to a folder; mlload shard --max-shard-size then copies that away")
     first = next(file for file in checkpoint.files if file.used)
     metadata = read_gguf(checkpoint.source, first.name, first.size, 0, kept=MANY).metadata
     config = hf_config(metadata, checkpoint.tensors, factors(checkpoint, checkpoint.tensors), dtype)

@@ -1,4 +1,4 @@
-"""`write_folder`: a layout becomes a folder, atomically, resumably, in bounded memory."""
+"""`write_folder`: a layout becomes a folder (or a bucket's), atomically, resumably, in bounded memory."""
 
 from __future__ import annotations
 
@@ -45,9 +45,16 @@ def write_folder(
 
     Peak memory: a chunk per thread, and the names. Raises MlloadError; Ctrl-C leaves a resumable folder.
     """
+    request = request_digest(layout, holdings, carry)
+    if "://" in path:
+        from mlload.writer.bucket import write_bucket
+
+        return write_bucket(
+            path, layout, holdings, request, carry_from=carry_from, carry=carry, verify=verify, progress=progress
+        )
     found = copies(layout, holdings)
     size = layout.nbytes + sum(file.size for file in carry)
-    with OutputFolder(path, request_digest(layout, holdings, carry), size) as folder:
+    with OutputFolder(path, request, size) as folder:
         allow_files(len(layout.files) + 64)
         outputs: list[int] = []
         bar = Bar(progress, os.path.basename(folder.path), sum(file.size for file in layout.files))

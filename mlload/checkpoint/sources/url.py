@@ -152,6 +152,11 @@ def file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     return fs, str(path)
 
 
+def bucket(url: str) -> tuple[Any, str]:
+    """The file system and the path of a URL that is to be written, with the settings that reading it has."""
+    return file_system(url, _s3_options(url.split("://", 1)[0].lower()))
+
+
 def _needs(url: str, protocol: str, error: ImportError) -> MlloadError:
     if protocol in EXTRAS:
         package, extra = EXTRAS[protocol]
