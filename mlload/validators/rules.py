@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 # Family -> the modules that hold its rules; imported when the rules are run or explained.
 FAMILIES: dict[str, tuple[str, ...]] = {
-    "CF": ("mlload.validators.config", "mlload.validators.activation"),
+    "CF": ("mlload.validators.config", "mlload.validators.activation", "mlload.validators.field_types"),
     "DR": ("mlload.validators.speculative",),
     "DT": ("mlload.validators.dtypes",),
     "FI": (

@@ -11,7 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.folders import INDEX, WHOLE, constant, cut_file, edit_json, forget, replace_file, rewrite
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.acceptance.folders import (
+    INDEX,
+    WHOLE,
+    constant,
+    cut_file,
+    edit_json,
+    file_of,
+    forget,
+    replace_file,
+    rewrite,
+)
 
 Damage = Callable[[Path], Any]
 MODULE_7 = "model.layers.7.mlp.down_proj"
@@ -224,7 +237,23 @@ CASES: tuple[Case, ...] = (
     ),
     Case("one weight of another shape", with_tensor(DOWN_7, DOWN_7, (576, 1024)), "sharded", names="down_proj"),
     Case("a block under another prefix", renamed, "sharded", names="model.layers.7"),
-    Case("one weight of NaN", with_tensor(DOWN_7, DOWN_7, (576, 1536), float("nan")), "sharded"),
+    Case(
+        "one weight of NaN",
+        with_tensor(DOWN_7, DOWN_7, (576, 1536), float("nan")),
+        "sharded",
+        flags=("--deep",),
+        wrong=True,
+    ),
+    Case("one weight of NaN, unread", with_tensor(DOWN_7, DOWN_7, (576, 1536), float("nan")), "sharded"),
+    Case("one weight in float32", lambda folder: cast(folder, DOWN_7, torch.float32), "sharded"),
+    Case("one tensor in two shards", lambda folder: copy_tensor(folder, "model.norm.weight", DOWN_7), "sharded"),
+    Case("every weight twice, once outside the index", lambda folder: beside(folder), "sharded"),
+    Case("an epsilon in quotes", config(rms_norm_eps="1e-5"), names="rms_norm_eps"),
+    Case("a whole number with a point", config(max_position_embeddings=8192.0), names="max_position_embeddings"),
+    Case("layers that are no number", config(num_hidden_layers="thirty"), names="num_hidden_layers"),
+    Case("a hidden size of nought", config(hidden_size=0), names="hidden_size"),
+    Case("no vocabulary size", config(vocab_size=None), names="vocab_size"),
+    Case("no number of heads", config(num_attention_heads=None), names="heads"),
     # Quantized: little is checked while loading.
     Case("an unknown quant_method", config(quantization_config={"quant_method": "squash", "bits": 4}), names="squash"),
     Case("INT8, a weight is missing", without_tensor(DOWN_7), "int8", wrong=True),
@@ -253,6 +282,22 @@ CASES: tuple[Case, ...] = (
     Case("GPTQ in activation order", quantization(desc_act=True), "gptq", names="desc_act"),
     Case("GPTQ, the config says groups of 128", quantization(group_size=128), "gptq"),
 )
+
+
+def cast(folder: Path, name: str, dtype: torch.dtype) -> None:
+    rewrite(folder, name, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+
+
+def copy_tensor(folder: Path, name: str, beside: str) -> None:
+    """A tensor once more, in the file of another one."""
+    value = load_file(folder / file_of(folder, name))[name]
+    rewrite(folder, beside, lambda tensors: tensors.update({name: value}))
+
+
+def beside(folder: Path) -> None:
+    """A single file with all weights lies next to the shards that the index names."""
+    every = {name: value for path in folder.glob("model-*.safetensors") for name, value in load_file(path).items()}
+    save_file(every, folder / WHOLE, metadata={"format": "pt"})
 
 
 def declare(folder: Path, name: str) -> None:
