@@ -11,7 +11,8 @@ and JSON are kept in benchmarks/results/. Dropping the page cache needs root; wi
     sha256      the same, and hashlib on every block, one file a thread
     deep        the pass of --deep: everything looked at
     deep+sha256 the same with the digest of every file
-    command     `mlload validate --deep` as a whole process, its start included
+    command     `mlload validate --deep` as a whole process, its start (and, cold, that of Python and numpy from the
+                disk) included; the others run inside this process
 """
 
 from __future__ import annotations
@@ -175,6 +176,8 @@ def cases(folder: Path, threads: int, *, cold: bool) -> list[Case]:
 
     def whole() -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if not done.stdout.startswith("{"):
+            raise SystemExit(f"the command ended with {done.returncode}: {done.stderr[-2000:]}")
         found = json.loads(done.stdout)["results"][0]  # a folder of weights alone fails for want of a tokenizer
         if found["deep"]["bytes"] < nbytes or any(finding["code"].startswith("DP") for finding in found["findings"]):
             raise SystemExit(f"not what was to be measured: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -190,7 +193,7 @@ def cases(folder: Path, threads: int, *, cold: bool) -> list[Case]:
             "cold",
             True,
             {**read, **deep, "command": whole},
-            (Bound("deep", "read", 0.8), Bound("command", "read", 0.8)),
+            (Bound("deep", "read", 0.8),),
         ),
         Case(
             "warm",

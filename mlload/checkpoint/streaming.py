@@ -22,7 +22,7 @@ LOCAL_BLOCK = 2 << 20
 REMOTE_BLOCK = 8 << 20
 ALIGNMENT = 64  # bytes; a block may begin this far into its buffer, so that its tensors lie aligned in memory
 REMOTE_THREADS = 8
-READ_AHEAD = 512 << 20
+READ_AHEAD = 1 << 30  # bytes: what a fast disk brings while the rest of the command starts
 TICK_SECONDS = 0.2
 
 
