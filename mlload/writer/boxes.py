@@ -41,8 +41,15 @@ def intersect(one: Box, other: Box) -> Box | None:
 
 
 def moved(box: Box, origin: Box, to: Box) -> Box:
-    """`box`, a part of `origin`, at its place in `to` (a box of the same extent)."""
-    return tuple((start - o + t, stop - o + t) for (start, stop), (o, _), (t, _) in zip(box, origin, to, strict=True))
+    """`box`, a part of `origin`, at its place in `to` (a box of the same extent; one of the two may have further
+    dims of extent 1 in front)."""
+    more = len(to) - len(origin)
+    if more < 0:
+        box, origin = box[-more:], origin[-more:]
+    inner = to[max(0, more) :]
+    return to[: max(0, more)] + tuple(
+        (start - o + t, stop - o + t) for (start, stop), (o, _), (t, _) in zip(box, origin, inner, strict=True)
+    )
 
 
 def bytes_shape(shape: Shape, dtype: str) -> Shape:

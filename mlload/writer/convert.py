@@ -93,7 +93,7 @@ def _gguf(
     metadata = read_gguf(checkpoint.source, first.name, first.size, 0, kept=MANY).metadata
     config = hf_config(metadata, checkpoint.tensors, factors(checkpoint, checkpoint.tensors), dtype)
     texts: dict[str, bytes] = {"config.json": _json(config)}
-    ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in config}
+    ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if config.get(key) is not None}
     if ids:
         texts["generation_config.json"] = _json(ids)
     if tokenizer:

@@ -61,6 +61,8 @@ def hf_config(
     for key in ("bos_token_id", "eos_token_id", "padding_token_id"):
         if isinstance(metadata.get(f"tokenizer.ggml.{key}"), int):
             config[key.replace("padding", "pad")] = metadata[f"tokenizer.ggml.{key}"]
+    # Some classes have a default that lies outside of other vocabularies.
+    config.setdefault("pad_token_id", None)
     if kind.startswith("gemma"):
         _gemma(config, kind)
     if kind in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"):
