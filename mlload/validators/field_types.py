@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from mlload.checkpoint.finding import Finding, Hint
 from mlload.validators.context import Context
@@ -59,5 +59,5 @@ def field_type(context: Context) -> Iterator[Finding]:
 @cache
 def declaring(name: str) -> frozenset[str]:
     """Model types whose class declares the field in this type and no other."""
-    text = files("mlload.validators").joinpath("config_types.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("config_types.json").read_text(encoding="utf-8")
     return frozenset(json.loads(text)["fields"][name]["model_types"])
