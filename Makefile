@@ -7,11 +7,12 @@ BIN    := $(VENV)/bin
 # What pytest is given: make test ARGS="tests/cli -k json"
 ARGS   ?=
 COUNT  ?= 100000
+KILLS  ?= 50
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test slow acceptance fuzz bench lint clean
+.PHONY: help demo test slow acceptance fuzz kill bench lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +21,8 @@ help:
 	@echo "make slow    the tests that take longer (real models, servers, whole skeletons)"
 	@echo "make acceptance  a real vLLM on this CPU and mlload asked about the same damaged folders"
 	@echo "make fuzz    100,000 damaged inputs for every reader (COUNT=... for another number)"
+	@echo "make kill    kill -9 of mlload shard at random moments (KILLS=50)"
+	@echo "make kill    kill -9 of mlload shard at random moments (KILLS=50)"
 	@echo "make bench   cold start as ratios, kept in benchmarks/results"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove the environment and the caches"
@@ -58,6 +61,9 @@ acceptance: $(VENV)/.test
 
 fuzz: $(VENV)/.test
 	$(BIN)/python -m tests.fuzz --count $(COUNT)
+
+kill: $(VENV)/.test
+	MLLOAD_KILLS=$(KILLS) $(BIN)/python -m pytest tests/writer/test_killed.py -m slow $(ARGS)
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.cold_start

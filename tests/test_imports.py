@@ -24,6 +24,7 @@ BELOW = {
     "kernels.choice": ("checkpoint", "profiles", "quant.spec", "quant.formats"),
     "validators": ("checkpoint", "profiles", "quant.spec", "quant.formats", "quant", "plan", "kernels.choice"),
     "gate": ("checkpoint", "profiles", "quant.spec", "quant.formats", "quant", "plan", "kernels.choice", "validators"),
+    "writer": ("checkpoint", "profiles", "quant.spec", "quant.formats", "quant", "plan"),
     "demo": ("checkpoint",),
 }
 LIGHT = (*BELOW, "cli")
