@@ -22,7 +22,6 @@ help:
 	@echo "make acceptance  a real vLLM on this CPU and mlload asked about the same damaged folders"
 	@echo "make fuzz    100,000 damaged inputs for every reader (COUNT=... for another number)"
 	@echo "make kill    kill -9 of mlload shard at random moments (KILLS=50)"
-	@echo "make kill    kill -9 of mlload shard at random moments (KILLS=50)"
 	@echo "make bench   cold start as ratios, kept in benchmarks/results"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove the environment and the caches"
