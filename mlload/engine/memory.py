@@ -22,11 +22,6 @@ def storage_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(seen.values())
 
 
-def weight_bytes(model: nn.Module) -> int:
-    """Parameters as allocated."""
-    return storage_bytes(model.parameters())
-
-
 def resident_bytes(model: nn.Module) -> int:
     """Parameters, and what quantized layers were repacked into."""
     packed = (buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2].startswith("packed_"))

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from mlload.checkpoint.finding import MlloadError
-from mlload.engine.build import Builder, Built
+from mlload.engine.build import Builder
 from mlload.engine.cache import Scales, new_cache
+from mlload.engine.memory import storage_bytes
+from mlload.engine.parts import Built
 from mlload.engine.transforms import transform
 from mlload.loader import Loaded, get_model_loader
 from mlload.loader.auto import load_format_of
@@ -89,6 +91,16 @@ class NativeEngine:
         self.load(load_format)
         self.repack()
         return self
+
+    def weight_bytes(self) -> int:
+        """Of the storages that are filled from the checkpoint, as allocated."""
+        assert self.built is not None
+        apart = self.built.beside.keys() | self.built.uncounted
+        places = self.built.destinations
+        buffers = {places[name].param.data_ptr() for name in self.built.uncounted}
+        filled = (one.param for name, one in places.items() if name not in apart)
+        every = (*self.model.parameters(), *filled)
+        return storage_bytes(tensor for tensor in every if tensor.data_ptr() not in buffers)
 
     def kernels(self) -> dict[str, set[KernelUse]]:
         """Kernels by kind of layer ("q_proj", "experts")."""

@@ -16,7 +16,7 @@ from mlload import profiles
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.local import LocalSource
-from mlload.engine.memory import PeakMemory, device_peak, resident_bytes, storage_bytes, weight_bytes
+from mlload.engine.memory import PeakMemory, device_peak, resident_bytes, storage_bytes
 from mlload.engine.native import NativeEngine, load_format_of
 from mlload.engine.record import compare, prompts, record
 from mlload.engine.settings import Settings
@@ -72,7 +72,7 @@ def run_rank(
             if settings.cold:
                 drop_cache(plan)
             loaded = engine.load(load_format, reading)
-            measured = weight_bytes(engine.model)
+            measured = engine.weight_bytes()
             before = time.perf_counter()
             say(f"repacking (load {turn + 1} of {settings.repeat})")
             engine.repack()

@@ -54,6 +54,8 @@ class Destination:
         """Memory of the whole tensor that bytes of `dtype` may be read into, None where there is none."""
         if self.param.device.type != "cpu" or self.param.dtype != dtype or self.transpose:
             return None
+        if hasattr(self.param, "weight_loader"):
+            return None
         view = self.view()
         return view if view.dim() == 0 or view.stride(-1) == 1 else None
 

@@ -63,6 +63,7 @@ class EngineView:
         params = tuple(
             _as_built(param, everywhere, seen and not (plain_tower and param.spec.mesh == "tower"), method)
             for param in model.params
+            if not (param.spec.engine_only and profile.engine == "native")  # parameters of vLLM's own classes
         )
         unknowns: list[Unknown] = []
         if model.inferred:

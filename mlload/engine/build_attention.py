@@ -1,0 +1,69 @@
+"""Attention whose projections are cut: what it counts by, and norms that span all heads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.engine.heads import Heads, divide_heads
+from mlload.engine.parts import Part
+from mlload.plan.cutting import share
+from mlload.quant.layers.linear import ParallelLinear
+from mlload.quant.layers.norm import GatheredNorm
+
+if TYPE_CHECKING:
+    from mlload.engine.build import Builder
+
+
+def divide_attention(builder: Builder, parts: list[Part]) -> None:
+    """Attention modules whose projections are cut count their own heads."""
+    if builder.plan.mesh.tp == 1:
+        return
+    found: dict[str, dict[str, tuple[int, int, int]]] = {}
+    for part in parts:
+        if part.param.spec.component == "mixer" and part.param.spec.style != "replicated":
+            raise MlloadError(
+                f"{part.path}: mixers with a state (Mamba, gated delta) run at tp 1 in the native engine",
+                exit_code=3,
+            )
+        if part.param.spec.component != "attention" or part.param.spec.style != "column":
+            continue
+        module = part.target.rpartition(".")[0].rpartition(".")[0]
+        for piece in part.param.spec.parts:
+            if piece.unit > 1:
+                here = share(piece, part.at.size, part.at.rank).allocated
+                role = piece.role if piece.role in ("k", "v") else "q"
+                found.setdefault(module, {}).setdefault(
+                    role, (piece.length // piece.unit, here // piece.unit, piece.unit)
+                )
+    for module, roles in found.items():
+        if "q" not in roles:
+            continue
+        query, keys = roles["q"], roles.get("k", (0, 0, 0))
+        attention = builder.model.get_submodule(module)
+        divide_heads(attention, Heads(query[0], query[1], keys[0], keys[1], query[2]))
+        for name, child in list(attention.named_children()):
+            _wide_norm(builder, attention, name, child, query, keys)
+    if any(hasattr(module, "build_alibi_tensor") for module in builder.model.modules()):
+        raise MlloadError("models with ALiBi positions run at tp 1 in the native engine", exit_code=3)
+
+
+def _wide_norm(
+    builder: Builder,
+    attention: nn.Module,
+    name: str,
+    child: nn.Module,
+    query: tuple[int, int, int],
+    keys: tuple[int, int, int],
+) -> None:
+    """A norm over all heads of q or k, where the others' channels are needed too."""
+    weight = getattr(child, "weight", None)
+    if isinstance(child, ParallelLinear) or weight is None or weight.dim() != 1:
+        return
+    for whole, here, width in (query, keys):
+        if whole > 1 and weight.numel() == whole * width and whole > here:
+            copies = builder.group.size * here // whole
+            setattr(attention, name, GatheredNorm(child, here * width, copies, builder.group))
+            return

@@ -1,0 +1,46 @@
+"""What building a rank's model passes around: its result, and one module of the plan on this rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from mlload.loader.destination import Destination
+from mlload.plan.bound import BoundParam
+from mlload.plan.placement import Placement
+from mlload.quant.layers.embedding import VocabParallelEmbedding
+from mlload.quant.layers.experts import QuantizedExperts
+from mlload.quant.layers.linear import ParallelLinear
+from mlload.quant.layers.method import StoredTensor
+
+Replaced = ParallelLinear | VocabParallelEmbedding | QuantizedExperts
+
+
+@dataclass
+class Built:
+    """model: to run once it is filled; destinations: of the rank's own tensors; replaced: layers with a kernel
+    transforms: own tensor -> what is to be done to its rows after loading
+    beside: tensors that belong to no module of the class: scales of the KV cache, stored rotary tables
+    uncounted: own tensors that go to buffers, which are no weights to the engine"""
+
+    model: Any
+    destinations: dict[str, Destination] = field(default_factory=dict)
+    replaced: dict[str, Replaced] = field(default_factory=dict)
+    transforms: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    beside: dict[str, nn.Parameter] = field(default_factory=dict)
+    uncounted: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Part:
+    """One module of the plan on this rank: disk path, the class's parameter, and the tensors that stand for it."""
+
+    param: BoundParam
+    at: Placement
+    path: str
+    target: str
+    tensors: dict[str, StoredTensor]
+    names: dict[str, str]
+    expert: int | None = None
