@@ -158,6 +158,8 @@ def _experts(members: tuple[BoundParam, ...], mesh: Mesh, activation: str) -> En
     total = max(member.expert_total for member in members)
     ep = mesh.moe_size if mesh.ep else 1
     lead = up[0] if up else members[0].spec
+    if not parts:  # an inferred model may keep one stack only
+        parts = [Part("", down.k if down is not None else lead.n)]
     return EngineLayer(
         kind=lead.kind,
         name=lead.engine.rpartition(".")[2],

@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
+from mlload import profiles
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.config import ConfigView
 from mlload.checkpoint.tensor import TensorRef
 from mlload.plan.architectures import find
 from mlload.plan.architectures.inferred import infer, numbered
 from mlload.plan.architectures.roles import guess
+from mlload.plan.mesh import Mesh
+from mlload.plan.model import read_model
 from mlload.plan.params import ParamSpec
+from mlload.plan.plan import make_plan
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -122,6 +126,26 @@ def test_the_engines_view_is_that_of_the_types_own_table(model_type: str) -> Non
             continue
         assert guessed[spec.module].kind == spec.kind, spec.module
         assert guessed[spec.module].component == spec.component, spec.module
+
+
+STACKED: dict[str, tuple[str, tuple[int, ...]]] = {
+    "model.layers.0.mlp.experts.gate_up_proj": ("BF16", (4, 64, 64)),
+    "model.layers.0.mlp.experts.down_proj": ("BF16", (4, 64, 32)),
+}
+
+
+def test_stacked_experts_are_one_module_of_the_engine() -> None:
+    found = inferred({**saved("llama"), **STACKED}, num_hidden_layers=3)
+    assert {found[name.replace(".0.", ".{layer}.")].engine for name in STACKED} == {"model.layers.{layer}.mlp.experts"}
+
+
+@pytest.mark.parametrize("lost", STACKED)
+@pytest.mark.parametrize("quant", [None, "mxfp4", "fp8", "awq:g32", "nvfp4"])
+def test_experts_of_which_half_is_lost_are_planned(lost: str, quant: str | None) -> None:
+    tensors = {name: tensor for name, tensor in {**saved("llama"), **STACKED}.items() if name != lost}
+    of = read_model(checkpoint(tensors, {**SIZES, "model_type": "something_new"}), assume_quant=quant)
+    (rank,) = make_plan(of, profiles.load("vllm", "0.33"), Mesh()).ranks()
+    assert rank.weight_bytes > 0
 
 
 def test_layers_beyond_the_models_own_are_drafts() -> None:

@@ -198,7 +198,8 @@ def _engine(module: str, what: Guess, op: Op, style: Style) -> tuple[str, str]:
     if what.job == "rotary":
         return "", ""
     if what.component == "experts" and op in ("linear", "experts"):
-        return module.partition(".{expert}")[0], "RoutedExperts"
+        apart = ".{expert}" in module
+        return module.partition(".{expert}")[0] if apart else module.rpartition(".")[0], "RoutedExperts"
     if op == "linear":
         parent = module.rpartition(".")[0]
         if what.tower or style == "replicated":
