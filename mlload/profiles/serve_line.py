@@ -50,8 +50,11 @@ class ServeLine:
         """The last value of a flag by its long name."""
         return next((entry.value for entry in reversed(self.given) if entry.name == name), default)
 
-    def at(self, *, tp: int, pp: int, dp: int, ep: bool, max_model_len: int | None = None) -> str:
-        """The same line at other sizes: every other word as it was typed, but for what the engine would refuse."""
+    def at(self, *, tp: int, pp: int, dp: int, ep: bool, max_model_len: int | None = None) -> str | None:
+        """The same line at other sizes: every other word as it was typed, but for what the engine would refuse.
+        None where that stands in the line's config file: no word of the line takes it away."""
+        if any(not entry.words and (not entry.known or entry.value is None) for entry in self.given):
+            return None
         wanted: dict[str, Any] = {
             "tensor-parallel-size": tp,
             "pipeline-parallel-size": pp,

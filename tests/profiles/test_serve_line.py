@@ -16,7 +16,7 @@ from mlload.profiles import load
 from mlload.profiles.hf_overrides import overridden
 from mlload.profiles.serve_config import words_of_config
 from mlload.profiles.serve_flags import flag_table
-from mlload.profiles.serve_line import ServeLine, read_line
+from mlload.profiles.serve_line import ServeLine, read_line, with_config
 from mlload.profiles.serve_words import human_int, read_words
 
 TABLE = flag_table(load("vllm", "0.33"))
@@ -126,6 +126,15 @@ def test_yaml_as_the_engine_reads_it(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(MlloadError):
             words_of_config(str(path), TABLE)
+
+
+@pytest.mark.parametrize("text", ["tensor-parallel-size: two", "flag-of-nobody: 1"])
+def test_no_line_starts_while_its_config_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "serve.yaml").write_text(text)
+    read = read_words(words_of_config(str(tmp_path / "serve.yaml"), TABLE), TABLE)
+    assert read.findings
+    asked = with_config(line("vllm serve m --config serve.yaml"), read.given, read.findings, None)
+    assert asked.at(tp=1, pp=1, dp=1, ep=False) is None
 
 
 def test_overrides_reach_into_nested_configs() -> None:
