@@ -51,7 +51,7 @@ def hub_id(text: str) -> HubId | None:
 
 
 def _open_hub(repo_id: str, revision: str, label: str, progress: Progress | None) -> Source:
-    from mlload.checkpoint.sources.hub import AccessError, HubSource, offline
+    from mlload.checkpoint.sources.hub import AccessError, HubSource, download, offline
 
     cached = hub_cache.snapshot(repo_id, revision)
     if cached is not None and (offline() or hub_cache.is_whole(cached)):
@@ -61,7 +61,7 @@ def _open_hub(repo_id: str, revision: str, label: str, progress: Progress | None
     if offline():
         raise AccessError(
             f"{repo_id} is not in the Hub cache, and HF_HUB_OFFLINE forbids to ask the Hub",
-            hint=f"fetch it where there is a network: hf download {repo_id}, or unset HF_HUB_OFFLINE",
+            hint=f"fetch it where there is a network: {download(repo_id, revision)}, or unset HF_HUB_OFFLINE",
             exit_code=3,
         )
     return HubSource(repo_id, revision, label=label, progress=progress)
@@ -89,8 +89,8 @@ def _nothing_called(text: str) -> MlloadError:
     except OSError:
         siblings = []
     close = difflib.get_close_matches(name, siblings, n=1)
-    said = f"no folder, file or Hub id called {text}."
+    said = f"no folder, file or Hub id called {text}"
     if close:
         shown = os.path.join(os.path.split(text.rstrip("/"))[0], close[0])
-        return MlloadError(f"{said} Did you mean {shown}?", exit_code=3)
+        return MlloadError(f"{said}. Did you mean {shown}?", exit_code=3)
     return MlloadError(said, hint="a Hub id is written org/name, a bucket s3://bucket/path", exit_code=3)

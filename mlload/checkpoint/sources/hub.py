@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -22,6 +23,11 @@ from mlload.checkpoint.sources.progress import Progress, Ticker
 THREADS = 16
 MAX_PAGES = 1000
 TRUE = frozenset({"1", "ON", "YES", "TRUE"})
+
+
+def download(repo_id: str, revision: str) -> str:
+    """The command that fetches a repository."""
+    return f"hf download {repo_id}" + ("" if revision == "main" else f" --revision {shlex.quote(revision)}")
 
 
 class HubSource:
@@ -157,7 +163,8 @@ class HubSource:
         except Unreachable as error:
             raise AccessError(
                 f"cannot reach {self.endpoint} for {self.repo_id} ({error})",
-                hint=f"check the network, or fetch it where there is one: hf download {self.repo_id}",
+                hint="check the network, or fetch it where there is one: "
+                + download(self.repo_id, self.asked_revision),
                 exit_code=3,
             ) from error
 

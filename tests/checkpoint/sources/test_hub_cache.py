@@ -64,8 +64,9 @@ def test_offline_takes_what_is_there(hub: HubServer, snapshot: Path, monkeypatch
     with pytest.raises(MlloadError, match="not in the Hub cache, and HF_HUB_OFFLINE forbids") as caught:
         open_source("acme/other")
     assert caught.value.exit_code == 3 and "hf download acme/other" in (caught.value.hint or "")
-    with pytest.raises(MlloadError, match="not in the Hub cache"):
+    with pytest.raises(MlloadError, match="not in the Hub cache") as caught:
         open_source(f"{REPO}@v2")
+    assert f"hf download {REPO} --revision v2" in (caught.value.hint or "")
     assert hub.requests == []
 
 

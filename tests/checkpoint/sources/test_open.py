@@ -42,7 +42,7 @@ def test_nothing_close_says_what_can_be_written(here: Path) -> None:
     for typed in ("zzz", "./zzz/yyy", "/no/such/place", "a b", ""):
         with pytest.raises(MlloadError) as caught:
             open_source(typed)
-        assert caught.value.message == f"no folder, file or Hub id called {typed}."
+        assert caught.value.message == f"no folder, file or Hub id called {typed}"
         assert "org/name" in (caught.value.hint or "")
 
 
