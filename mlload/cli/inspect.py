@@ -20,7 +20,7 @@ mlload inspect ./llama-70b --assume-quant awq:g128 --html page.html
 @click.command(epilog=EXAMPLES)
 @options.source
 @options.tp
-@options.pp
+@options.one_pp
 @options.ep
 @click.option(
     "--tensors",

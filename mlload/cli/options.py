@@ -25,6 +25,9 @@ pp = click.option(
     show_default=True,
     help="Pipeline-parallel sizes.",
 )
+one_pp = click.option(
+    "--pp", "-pp", "--pipeline-parallel-size", metavar="N", default="1", show_default=True, help="Pipeline stages."
+)
 ep = click.option(
     "--ep", "--enable-expert-parallel", is_flag=True, help="Experts whole on their rank (expert parallelism)."
 )

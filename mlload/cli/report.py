@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mlload.checkpoint.finding import Finding, by_severity
+from mlload.checkpoint.finding import Finding, Hint, by_severity
 
 if TYPE_CHECKING:
     from mlload.cli.places import Place
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from mlload.plan.unknowns import Unknown
 
 FORMATS = ("sarif", "junit", "github", "markdown")
+
+
+def way_out(hint: Hint, what: Callable[[str], str] = str, command: Callable[[str], str] = str) -> str:
+    """A hint and what to type, each as its format writes it: no full stop stands before the colon."""
+    if not hint.command:
+        return what(hint.what)
+    return f"{what(hint.what.rstrip('.'))}: {command(hint.command)}"
 
 
 @dataclass(frozen=True, slots=True)

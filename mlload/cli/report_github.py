@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from mlload.checkpoint.finding import MlloadError, Severity
-from mlload.cli.report import Report, Reported
+from mlload.cli.report import Report, Reported, way_out
 
 COMMANDS: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "notice"}
 # The order matters: "%" first.
@@ -33,7 +33,7 @@ def command(entry: Reported) -> str:
     if entry.place.path is not None and not os.path.isabs(entry.place.path):
         properties = {"file": entry.place.path, **properties}
     words = ",".join(f"{name}={escaped(value, PROPERTY)}" for name, value in properties.items())
-    ways = [hint.what + (f": {hint.command}" if hint.command else "") for hint in entry.finding.hints]
+    ways = [way_out(hint) for hint in entry.finding.hints]
     text = "\n".join([entry.text, *ways])
     return f"::{COMMANDS[entry.finding.severity]} {words}::{escaped(text, DATA)}"
 

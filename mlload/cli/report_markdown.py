@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mlload.cli.report import Case, Report, Reported
+from mlload.cli.report import Case, Report, Reported, way_out
 
 STARTS = {True: "yes", False: "no", None: "unknown"}
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
@@ -62,7 +62,7 @@ def row(entry: Reported) -> str:
     finding = entry.finding
     said = text(finding.message)
     for hint in finding.hints:
-        said += f"<br>{text(hint.what)}" + (f": {code(hint.command)}" if hint.command else "")
+        said += f"<br>{way_out(hint, text, code)}"
     return f"| {finding.severity} | {text(entry.title)} | {code(finding.where)} | {said} |"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlload import __version__
 from mlload.checkpoint.finding import Severity
-from mlload.cli.report import Report, Reported
+from mlload.cli.report import Report, Reported, way_out
 from mlload.cli.rules import Rule, all_rules
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -53,7 +53,7 @@ def result(entry: Reported, index: int) -> dict[str, Any]:
     physical: dict[str, Any] = {"artifactLocation": {"uri": entry.place.uri}}
     if entry.place.text:
         physical["region"] = {"startLine": 1}
-    hints = "".join(f"\n- {hint.what}" + (f": {hint.command}" if hint.command else "") for hint in finding.hints)
+    hints = "".join(f"\n- {way_out(hint)}" for hint in finding.hints)
     found: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,

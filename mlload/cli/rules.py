@@ -67,16 +67,25 @@ def all_rules() -> tuple[Rule, ...]:
 @options.text_or_json
 @click.pass_obj
 def command(out: Output, code: str | None, form: str) -> None:
-    """What the code of a finding means; without CODE, all of them."""
+    """What the code of a finding means; without CODE, all of them.
+
+    The letters of a family alone, such as TP, list that family.
+    """
     rules = all_rules()
     if code is not None:
-        rules = tuple(rule for rule in rules if rule.code.upper() == code.upper()) or _unknown(code, rules)
+        rules = called(code, rules) or _unknown(code, rules)
     if form == "json":
         out.json([rule._asdict() for rule in rules])
-    elif code is not None:
+    elif len(rules) == 1:
         out.print_all(explained(rules[0], out.width))
     else:
         out.print_all(listed(rules, out.width))
+
+
+def called(code: str, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rule of that code; all of a family where only its letters are given."""
+    wanted = code.upper()
+    return tuple(rule for rule in rules if wanted in (rule.code, rule.code.rstrip("0123456789")))
 
 
 def _unknown(code: str, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:

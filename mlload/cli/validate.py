@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,6 +74,7 @@ def command(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> N
     Exit code: 0 yes, 1 no, 2 wrong usage, 3 could not be judged.
     """
     options.answer_once(ctx)
+    refuse_forgotten_dashes(sources)
     out: Output = ctx.obj
     result = answer(ctx, sources or (options.source_or_here(None, "validate"),), values)
     out.kept.append(result)
@@ -96,6 +98,15 @@ def command(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> N
     for note in notes:
         out.note(note)
     ctx.exit(code)
+
+
+def refuse_forgotten_dashes(sources: Sequence[str]) -> None:
+    """The engine's command without "--" before it would be taken for sources that are called like its words."""
+    words = " ".join(sources).split()
+    if any(one.rpartition("/")[2] == "vllm" and two == "serve" for one, two in pairwise(words)):
+        raise MlloadError(
+            "the engine's command stands after --", hint="mlload validate -- vllm serve MODEL --tensor-parallel-size 8"
+        )
 
 
 def answer(ctx: click.Context, sources: Sequence[str], values: Mapping[str, Any]) -> ValidateResult:

@@ -43,7 +43,7 @@ def engine_label(result: ValidateResult) -> str:
 def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iterator[Line]:
     if entries[0].question is not None:  # what settings say for this source
         result = replace(result, question=entries[0].question)
-    yield from heading(entries[0], width)
+    yield from heading(entries[0], names_of(result)[entries[0].source], width)
     if len({entry.source for entry in result.entries}) == 1:
         yield from asked([entry.mesh for entry in entries], result, width)
         yield ""
@@ -63,7 +63,7 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
     for unknown in open_questions:
         yield ""
         how = f" To know: {unknown.how_to_know}." if unknown.how_to_know else ""
-        first, *rest = wrap(f"{unknown.what}: {unknown.why}.{how}", width, " " * 8)
+        first, *rest = wrap(f"{unknown.what}: {sentence(unknown.why)}{how}", width, " " * 8)
         yield [Span("unknown", "warn"), first[7:]]
         yield from rest
     if len(entries) > 1 and any(entry.plan is not None for entry in entries):
@@ -89,8 +89,14 @@ def left_out(entries: Sequence[Entry], width: int) -> Iterator[Line]:
         yield Span(f"{plural(ignored, 'finding')} left out by --select and --ignore", "dim")
 
 
-def heading(entry: Entry, width: int) -> Iterator[Line]:
-    label = shorten(entry.source.rstrip("/").rsplit("/", 1)[-1] or entry.source, width // 2)
+def names_of(result: ValidateResult) -> dict[str, str]:
+    """What each source is called: the end of its path, where that tells all of them apart."""
+    names = {entry.source: entry.source.rstrip("/").rsplit("/", 1)[-1] or entry.source for entry in result.entries}
+    return names if len(set(names.values())) == len(names) else {source: source for source in names}
+
+
+def heading(entry: Entry, name: str, width: int) -> Iterator[Line]:
+    label = shorten(name, width // 2)
     words = []
     if entry.model is not None:
         words = model_words(entry.model)
@@ -243,7 +249,9 @@ def memory(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iter
     if answer is not None and answer.concurrency[1] > 0:
         low, high = answer.tokens
         few, many = answer.concurrency
-        text = f"the KV cache holds {low:,} to {high:,} tokens: {few:.1f} to {many:.1f} requests of {answer.request:,}"
+        text = (
+            f"the KV cache holds {low:,} to {high:,} tokens: {few:,.1f} to {many:,.1f} requests of {answer.request:,}"
+        )
         if answer.max_model_len is not None and answer.max_model_len < answer.request:
             text += f"; one of up to {answer.max_model_len:,} surely fits" if low else ""
         yield from wrap(text, width)
@@ -285,12 +293,11 @@ def overview(result: ValidateResult, width: int) -> Iterator[Line]:
     """All sources and sizes in one table."""
     yield from asked(list(dict.fromkeys(entry.mesh for entry in result.entries)), result, width)
     yield ""
-    names = {source: source.rstrip("/").rsplit("/", 1)[-1] for source in (entry.source for entry in result.entries)}
-    unique = len(set(names.values())) == len(names)
+    names = names_of(result)
     rows: list[list[Cell]] = [[Span(word, "bold") for word in ("source", "size", "starts", "verdict", "why")]]
     for entry in result.entries:
         word = Span(entry.verdict.verdict, WORDS[entry.verdict.verdict][1])
-        label = shorten(names[entry.source] if unique else entry.source, width // 2)
+        label = shorten(names[entry.source], width // 2)
         rows.append([label, entry.mesh.label(), starts_cell(entry), word, codes(entry)])
     yield from table(rows, gap=2)
     yield ""

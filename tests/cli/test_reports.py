@@ -14,7 +14,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 from mlload.checkpoint.finding import Finding, Hint
 from mlload.cli import report_github, report_junit, report_markdown, report_sarif
 from mlload.cli.places import Place
-from mlload.cli.report import Case, Report, Reported, write_atomically
+from mlload.cli.report import Case, Report, Reported, way_out, write_atomically
 from mlload.gate.waivers import Waiver
 from mlload.plan.unknowns import Unknown
 from tests.cli.conftest import Run, write_llama
@@ -116,6 +116,11 @@ def test_markdown_cells_stay_cells() -> None:
     assert not any("<x>" in re.sub(r"(`+).*?\1(?!`)", "", line) for line in lines)
     assert any(line.startswith("- waived: CF001") for line in lines)
     assert "    vllm serve x" in lines
+
+
+def test_no_full_stop_before_a_command() -> None:
+    assert way_out(Hint("Install it.", "pip install x")) == "Install it: pip install x"
+    assert way_out(Hint("Install it.")) == "Install it."
 
 
 def test_a_report_is_whole_or_not_there(tmp_path: Path) -> None:

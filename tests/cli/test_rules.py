@@ -34,6 +34,13 @@ def test_rules(mlload: Run) -> None:
     assert explained.stdout.split() == [first["code"], *first["title"].split(), *first["text"].split()]
 
 
+def test_the_letters_of_a_family_list_it(mlload: Run) -> None:
+    listed = {line.split()[0] for line in mlload("rules", "me").stdout.splitlines() if line.startswith(" ")}
+    rules = json.loads(mlload("rules", "--format", "json").stdout)
+    assert listed == {rule["code"] for rule in rules if rule["code"].startswith("ME")}
+    assert mlload("rules", "M").returncode == 2
+
+
 def test_a_code_that_is_not_there(mlload: Run) -> None:
     done = mlload("rules", "TP0O1")
     assert done.returncode == 2 and "no rule has the code TP0O1" in done.stderr and "near it are TP0" in done.stderr

@@ -73,6 +73,19 @@ def test_several_sources(mlload: Run, llama: Path, tmp_path: Path) -> None:
     assert "nowhere" in results[2]["unknowns"][0]["why"]
 
 
+def test_sources_of_one_name_are_told_apart(mlload: Run, tmp_path: Path) -> None:
+    sources = [write_llama(tmp_path / folder / "model") for folder in ("a", "b")]
+    shown = mlload("validate", *sources, "--tp", "4").stdout.splitlines()
+    for source in sources:
+        assert sum(f"{source.parent.name}/model" in line for line in shown) == 2  # a heading and a row
+
+
+def test_the_engines_command_without_dashes(mlload: Run, llama: Path) -> None:
+    for words in (("vllm", "serve", str(llama), "-tp", "2"), (f"vllm serve {llama} -tp 2",)):
+        done = mlload("validate", *words)
+        assert done.returncode == 2 and "mlload validate -- vllm serve" in done.stderr
+
+
 def test_missing_tensor(mlload: Run, llama: Path) -> None:
     shapes = llama_shapes(CONFIG)
     del shapes["model.layers.1.mlp.up_proj.weight"]
