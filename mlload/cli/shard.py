@@ -26,7 +26,7 @@ mlload shard ./llama-70b --tp 8 --dry-run
 @options.source
 @click.option("--output", "-o", metavar="OUT", help="The folder to write; it appears when it is complete.")
 @options.tp
-@options.pp
+@options.one_pp
 @options.ep
 @click.option(
     "--layout",
