@@ -21,6 +21,8 @@ NEEDED = frozenset({"config.json", "tokenizer_config.json", "special_tokens_map.
 # Where it is no JSON the engine takes config.json's ids in its place (vLLM 0.33.0 transformers_utils/config.py:1283),
 # and sampling has no defaults; where it is JSON and no object, the engine stops.
 GENERATION = "generation_config.json"
+# Files with the same fault that are told one by one, and how many of them are told where there are more.
+MANY, FEW = 20, 3
 
 
 def names(listing: Sequence[SourceFile]) -> list[str]:
@@ -76,7 +78,24 @@ def parse(
         if name in (*NEEDED, GENERATION) and not isinstance(values[name], dict):
             message = f"{name} holds {json_text.kind_of(values[name])} where an object {{...}} is expected."
             findings.append(Finding("FI061", "error", "starts", name, message, {"size": sizes[name].size}, (again,)))
-    return values, findings
+    return values, folded(findings)
+
+
+def folded(findings: list[Finding]) -> list[Finding]:
+    """Where a great many files that no engine needs have one fault (a data set beside the model), a few of them."""
+    kept, more = [], dict[str, list[Finding]]()
+    for finding in findings:
+        if finding.severity == "error":
+            kept.append(finding)
+        else:
+            more.setdefault(finding.code, []).append(finding)
+    for code, same in more.items():
+        kept += same if len(same) <= MANY else same[:FEW]
+        if len(same) > MANY:
+            rest = same[FEW:]
+            message = f"{len(rest):,} more files have this fault, {rest[0].where} to {rest[-1].where}."
+            kept.append(Finding(code, "warning", "starts", rest[0].where, message, {"files": len(rest)}))
+    return kept
 
 
 def judge(
@@ -184,5 +203,6 @@ def without_weights(source: Source, listing: Sequence[SourceFile], has_config: b
     if has_config:
         message = f"{label} has a config and no weight files: sizes are those that the config promises."
         return Finding("FI064", "info", "starts", label, message)
-    message = f"{label} holds neither weights (.safetensors, .gguf, .bin) nor a config.json ({len(listing)} files)."
+    message = f"{label} holds neither weights (.safetensors, .gguf, .bin) nor a config.json "
+    message += f"({len(listing):,} {'file' if len(listing) == 1 else 'files'})."
     return Finding("FI064", "error", "starts", label, message, {"files": len(listing)})

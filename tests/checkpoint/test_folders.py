@@ -11,7 +11,7 @@ import pytest
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.base import Range
-from mlload.checkpoint.sources.local import FileSource, FolderSource, open_local
+from mlload.checkpoint.sources.local import FileSource, FolderSource, describe, open_local
 from mlload.checkpoint.streaming import LocalFiles
 from tests.checkpoint import build
 
@@ -96,6 +96,32 @@ def test_not_a_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     checkpoint = Checkpoint.open(str(tmp_path))
     assert codes(checkpoint) == ["FI022"] and "not a regular file" in checkpoint.problems[0].message
+
+
+def test_a_link_that_vanishes_while_the_folder_is_listed(tmp_path: Path) -> None:
+    found = describe(str(tmp_path / "gone"), "gone", is_symlink=True)
+    assert found.problem is not None and "No such file" in found.problem
+
+
+def test_a_folder_of_more_files_than_any_checkpoint_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a listing would call the other half missing."""
+    build.write_sharded(tmp_path)
+    monkeypatch.setattr("mlload.checkpoint.sources.local.MAX_FILES", 3)
+    with pytest.raises(MlloadError, match="more than 3 files") as caught:
+        Checkpoint.open(str(tmp_path))
+    assert caught.value.exit_code == 3
+
+
+def test_many_files_with_one_fault_are_a_few_findings(tmp_path: Path) -> None:
+    build.write_sharded(tmp_path)
+    for number in range(100):
+        (tmp_path / f"row-{number:03}.json").write_bytes(b"")
+    (tmp_path / "tokenizer_config.json").write_bytes(b"")
+    problems = Checkpoint.open(str(tmp_path)).problems
+    assert [problem.where for problem in problems if problem.severity == "error"] == ["tokenizer_config.json"]
+    told = [problem for problem in problems if problem.severity == "warning"]
+    assert {problem.code for problem in told} == {"FI004"} and len(told) == 4
+    assert told[-1].numbers == {"files": 97} and "row-003.json to row-099.json" in told[-1].message
 
 
 def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
@@ -193,7 +219,7 @@ def test_config_alone(tmp_path: Path) -> None:
 def test_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     (finding,) = Checkpoint.open(str(tmp_path)).problems
-    assert finding.code == "FI064" and finding.severity == "error" and "1 files" in finding.message
+    assert finding.code == "FI064" and finding.severity == "error" and "(1 file)" in finding.message
 
 
 def test_weights_in_a_folder_below(tmp_path: Path) -> None:

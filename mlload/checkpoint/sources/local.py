@@ -87,7 +87,12 @@ class FolderSource(LocalSource):
             return
         for entry in listed:
             if len(found) >= MAX_FILES:
-                return  # no checkpoint: a home folder, perhaps
+                # A home folder, perhaps. Half a listing would call the rest missing.
+                raise MlloadError(
+                    f"{self.label}: more than {MAX_FILES:,} files lie in it, and no checkpoint has that many",
+                    hint="name the folder of the checkpoint itself",
+                    exit_code=3,
+                )
             name = prefix + entry.name
             try:
                 is_folder = entry.is_dir()
@@ -134,7 +139,10 @@ def describe(path: str, name: str, is_symlink: bool) -> SourceFile:
     digest: str | None = None
     target = ""
     if is_symlink:
-        target = os.readlink(path)
+        try:
+            target = os.readlink(path)
+        except OSError as error:  # gone since it was listed
+            return SourceFile(name, 0, digest, f"cannot be read: {reason(error)}")
         blob = os.path.basename(target)
         if len(blob) == 64 and os.path.basename(os.path.dirname(target)) == "blobs" and is_hex(blob):
             digest = blob
