@@ -37,7 +37,7 @@ def compile_all(only: str = "", target: int | None = None) -> list[dict[str, Any
                 case.signature,
                 case.constants,
                 capability,
-                num_warps=case.warps,
+                num_warps=case.warps_on(capability),
                 num_stages=case.stages,
                 even=case.even,
             )
@@ -45,7 +45,7 @@ def compile_all(only: str = "", target: int | None = None) -> list[dict[str, Any
             row: dict[str, Any] = {"kernel": case.name, "sm": capability, **found._asdict()}
             row["in_flight"] = (case.stages - 1) * weight_bytes(case)
             if case.weights:
-                each = case.weights / (32 * case.warps)
+                each = case.weights / (32 * case.warps_on(capability))
                 row["per_weight"] = round(found.loop / each, 2)
                 row["integer_per_weight"] = round(found.integer / each, 2)
             rows.append(row)

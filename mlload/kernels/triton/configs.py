@@ -49,6 +49,17 @@ def choose(m: int, n: int, k_tiles: int, multiprocessors: int = MULTIPROCESSORS,
     return config._replace(splits=max(1, splits))
 
 
+def warps_for(config: Config, capability: int, group: int, *, fp8: bool = False) -> int:
+    """Warps that hold the tile in registers without spilling: Hopper's matrix instructions need fewer registers than
+    those before and after it. capability: 90 for 9.0; group: -1 for one scale a row."""
+    if capability == 90:
+        return config.warps
+    large = config.block_n * config.block_m >= 128 * 64
+    before = capability < 90 and large
+    after = capability >= 100 and ((fp8 and large) or (group < 0 and not fp8 and config.block_m <= 16))
+    return 8 if before or after else config.warps
+
+
 def candidates(m: int, n: int, k_tiles: int, multiprocessors: int = MULTIPROCESSORS) -> tuple[Config, ...]:
     """What `tune` tries: at most eight."""
     base = choose(m, n, k_tiles, multiprocessors)
@@ -63,9 +74,9 @@ def candidates(m: int, n: int, k_tiles: int, multiprocessors: int = MULTIPROCESS
 def tune(key: str, m: int, n: int, k_tiles: int, seconds: Callable[[Config], float], multiprocessors: int) -> Config:
     """Measures the candidates and keeps the fastest; a candidate that fails to launch counts as slow."""
     best = min(candidates(m, n, k_tiles, multiprocessors), key=seconds)
-    found = dict(_read(_user_file()))
+    found = dict(_read(user_file()))
     found[f"{key}:{_bucket(m)}:{n}:{k_tiles}"] = list(best)
-    path = _user_file()
+    path = user_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")
     part.write_text(json.dumps(found, indent=1, sort_keys=True))
@@ -81,7 +92,7 @@ def _bucket(m: int) -> int:
 
 @cache
 def _measured() -> dict[str, list[int]]:
-    return {**_read(Path(__file__).with_name("measured.json")), **_read(_user_file())}
+    return {**_read(Path(__file__).with_name("measured.json")), **_read(user_file())}
 
 
 def _read(path: Path) -> dict[str, list[int]]:
@@ -92,7 +103,7 @@ def _read(path: Path) -> dict[str, list[int]]:
     return found if isinstance(found, dict) else {}
 
 
-def _user_file() -> Path:
+def user_file() -> Path:
     root = os.environ.get("MLLOAD_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "mlload"
     )

@@ -27,6 +27,19 @@ def use_ptx(device: torch.device) -> bool:
 
 
 @cache
+def capability(index: int) -> int:
+    """90 for compute capability 9.0."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return major * 10 + minor
+
+
+def warps(config: configs.Config, x: Tensor, group: int, *, fp8: bool = False) -> int:
+    if x.device.type != "cuda":
+        return config.warps
+    return configs.warps_for(config, capability(x.device.index or 0), group, fp8=fp8)
+
+
+@cache
 def multiprocessors(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
@@ -47,7 +60,7 @@ def matmul(
     k_tiles = packed["weight"].shape[1]
     if config is None:
         count = multiprocessors(x.device.index or 0) if x.device.type == "cuda" else configs.MULTIPROCESSORS
-        config = configs.choose(m, n, k_tiles, count, _key(x, spec))
+        config = configs.choose(m, n, k_tiles, count, key(x, spec))
     y = torch.empty(m, n, dtype=out_dtype or x.dtype, device=x.device)
     if not m:
         return y
@@ -88,7 +101,7 @@ def matmul(
         BN=config.block_n,
         BM=config.block_m,
         PTX=use_ptx(x.device),
-        num_warps=config.warps,
+        num_warps=warps(config, x, spec.group),
         num_stages=config.stages,
     )
     if splits > 1:
@@ -127,7 +140,8 @@ def dequantize(packed: Mapping[str, Tensor], spec: Spec, n: int, k: int, dtype: 
     return y
 
 
-def _key(x: Tensor, spec: Spec) -> str:
+def key(x: Tensor, spec: Spec) -> str:
+    """Under which measured configurations are kept; "" where nothing is measured."""
     if x.device.type != "cuda":
         return ""
     name = torch.cuda.get_device_name(x.device).replace(" ", "-")

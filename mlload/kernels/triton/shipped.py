@@ -18,7 +18,9 @@ FP8_TARGETS = (89, 90, 100)
 
 
 class Case(NamedTuple):
-    """weights: of one tile, that the main loop takes in one turn; 0 where nothing is counted per weight."""
+    """weights: of one tile, that the main loop takes in one turn; 0 where nothing is counted per weight
+    other_warps: on the targets where they differ
+    """
 
     name: str
     kernel: Any
@@ -29,6 +31,10 @@ class Case(NamedTuple):
     stages: int = 3
     weights: int = 0
     even: tuple[str, ...] = ()
+    other_warps: tuple[tuple[int, int], ...] = ()
+
+    def warps_on(self, capability: int) -> int:
+        return dict(self.other_warps).get(capability, self.warps)
 
 
 FLOATS = {"bf16": tl.bfloat16, "fp16": tl.float16}
@@ -120,6 +126,7 @@ def weight_only_case(
         stages=config.stages,
         weights=config.block_n * width * planes,
         even=("N", "K", "x_stride", "n_rows"),
+        other_warps=() if routed else tuple((t, configs.warps_for(config, t, group)) for t in TARGETS),
     )
 
 
@@ -166,6 +173,7 @@ def _w8a8(
         stages=config.stages,
         weights=config.block_n * 128,
         even=("N", "K"),
+        other_warps=tuple((t, configs.warps_for(config, t, 128, fp8=True)) for t in TARGETS),
     )
 
 

@@ -15,7 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
-from mlload.kernels.triton import configs
+from mlload.kernels.triton import configs, launch
 from mlload.kernels.triton.w8a8_device import BY_ROWS, w8a8_gemm
 from mlload.kernels.triton.weight_only import reduce_splits
 
@@ -72,7 +72,7 @@ def matmul(
         SPLIT=splits > 1,
         BN=config.block_n,
         BM=config.block_m,
-        num_warps=config.warps,
+        num_warps=launch.warps(config, q, 128, fp8=True),
         num_stages=config.stages,
     )
     if splits > 1:

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one command of under 8 minutes on one H200, without a network:
+# correctness of every kernel on the device, a table of speeds, and the load test where it is built.
+#
+#   OUT=folder PYTHON=python3 benchmarks/gpu/run.sh
+#
+# Works with torch 2.11 and triton 3.6 or newer. Writes correctness.json, speed.json, speed.txt and load_test.json.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+export OUT="${OUT:-benchmarks/results/gpu}" PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export TRITON_DEFAULT_FP_FUSION=1 HF_HUB_OFFLINE=1
+unset TRITON_INTERPRET
+python="${PYTHON:-python3}"
+mkdir -p "$OUT"
+failed=0
+
+"$python" - <<'PY' || exit 2
+import sys, torch, triton
+if not torch.cuda.is_available():
+    sys.exit("no CUDA GPU here: nothing is measured and nothing is claimed")
+print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
+PY
+
+echo "== correctness"
+timeout 160 "$python" -m benchmarks.gpu.correctness || { failed=1; echo "correctness: failed or ran out of time"; }
+echo "== speed"
+timeout 220 "$python" -m benchmarks.gpu.speed || { failed=1; echo "speed: failed or ran out of time"; }
+echo "== load test"
+if "$python" -m mlload load-test --help >/dev/null 2>&1; then
+  timeout 90 "$python" -m benchmarks.gpu.load_test || { failed=1; echo "load test: failed or ran out of time"; }
+else
+  echo "skipped: this version of mlload has no load-test command"
+fi
+exit $failed

@@ -1,0 +1,113 @@
+"""The scripts for a GPU, on the CPU: small shapes in the interpreter, clocks that call once and return a number."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import correctness, load_test, speed, timing
+from mlload.kernels.triton import configs
+from mlload.kernels.triton.w8a8_linear import Fp8, Int8
+from mlload.plan.model import read_model
+from tests.kernels import linears
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(correctness, "DEVICE", "cpu")
+    monkeypatch.setattr(correctness, "ROWS", (1, 5))
+    monkeypatch.setattr(speed, "DEVICE", "cpu")
+    monkeypatch.setattr(speed, "ROWS", (1, 4))
+    monkeypatch.setattr(timing, "seconds", once)
+    monkeypatch.setattr(timing, "copies", lambda nbytes: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (9, 0))
+    monkeypatch.setenv("MLLOAD_CACHE", str(tmp_path))
+
+
+def once(calls: Sequence[Callable[[], object]]) -> float:
+    for call in calls[:2]:
+        call()
+    return 1e-3
+
+
+def test_the_checks_pass_and_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = linears.grouped("gptq", group=32, act_order=True)
+    correctness.weight_only(scheme, 72, 128, torch.bfloat16)
+    correctness.eight_bits(Fp8, linears.FP8_BLOCK, 64, 128)
+    correctness.eight_bits(Int8, linears.INT8, 64, 128)
+    right = correctness.launch.matmul
+    monkeypatch.setattr(correctness.launch, "matmul", lambda *a, **k: right(*a, **k) + 0.25)
+    with pytest.raises(AssertionError, match="times the bound"):
+        correctness.weight_only(scheme, 72, 128, torch.bfloat16)
+
+
+def test_every_kernel_is_checked() -> None:
+    names = " ".join(correctness.checks())
+    for part in (
+        "w4a16 awq g-1 fp16",
+        "act-order",
+        "w8a16",
+        "nvfp4",
+        "fp8 block",
+        "int8",
+        "kv_cache",
+        "moe mxfp4 swiglu",
+    ):
+        assert part in names
+
+
+@pytest.mark.parametrize("case", speed.CASES, ids=lambda case: case.name)
+def test_rows_of_the_table(case: speed.Case) -> None:
+    rows = list(speed.dense_rows(case, ("small", 64, 128), False))
+    assert [row["m"] for row in rows] == [1, 4]
+    line = speed.text(rows[1], 4e12, 8e14)
+    assert "1000.0 us" in line and "bf16  1.00x" in line
+    # 64 x 128 weights of 4 to 16 bits, and scales.
+    assert 64 * 128 // 2 <= rows[0]["bytes"] <= 64 * 128 * 2 + 4096
+
+
+def test_experts_are_counted_by_what_is_touched() -> None:
+    rows = list(speed.moe_rows("small", 4, 128, 128, 2))
+    assert {row["kernel"] for row in rows} == {"moe w4a16", "moe fp8 block", "moe mxfp4"}
+    assert all(2 <= row["experts"] <= 4 for row in rows)
+
+
+def test_what_is_measured_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = configs.candidates(1, 4096, 32)
+    assert len(tried) <= 8
+    slowest_first = {config: float(len(tried) - i) for i, config in enumerate(tried)}
+    assert configs.tune("gpu:int4", 1, 4096, 32, slowest_first.__getitem__, 132) == tried[-1]
+    assert configs.choose(1, 4096, 32, key="gpu:int4") == tried[-1]
+    assert configs.choose(1, 4096, 32) == tried[0]
+    configs.user_file().write_text("not json")
+    configs._measured.cache_clear()
+    assert configs.choose(1, 4096, 32, key="gpu:int4") == tried[0]
+    configs._measured.cache_clear()
+
+
+@pytest.mark.parametrize("kind", load_test.DECLARED)
+def test_dummy_checkpoints_are_whole(kind: str, tmp_path: Path) -> None:
+    from mlload.checkpoint.checkpoint import Checkpoint
+
+    total = load_test.write(tmp_path / kind, kind, 2, hidden=256, inner=512, vocab=64)
+    checkpoint = Checkpoint.open(str(tmp_path / kind))
+    assert sum(tensor.nbytes for tensor in checkpoint.tensors.values()) == total
+    model = read_model(checkpoint)
+    assert not [finding for finding in model.findings if finding.severity == "error"]
+    assert (model.quant.method if model.quant else "bf16") == kind
+
+
+def test_the_script_says_that_there_is_no_gpu(tmp_path: Path) -> None:
+    import sys
+
+    command = ["bash", str(ROOT / "benchmarks/gpu/run.sh")]
+    environment = {"PATH": "/usr/bin:/bin", "OUT": str(tmp_path), "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "nothing is measured and nothing is claimed" in done.stderr
