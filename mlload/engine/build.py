@@ -86,6 +86,7 @@ class Builder:
                 for tensor in param.stored
             }
             for part in self._expand(param, at, shapes):
+                self._texts(part)
                 holder, _ = parent_of(self.model, part.target)
                 if is_expert(param.spec) and not isinstance(holder, nn.Linear):
                     experts.setdefault(part.target.rpartition(".")[0], []).append(part)
@@ -125,6 +126,15 @@ class Builder:
                     )
                 )
         return found
+
+    def _texts(self, part: Part) -> None:
+        """Tensors that hold a text of any length (bitsandbytes' quant_state) have the length that is in the file."""
+        for suffix, tensor in part.tensors.items():
+            ref = self.plan.model.checkpoint.tensors.get(part.names[suffix])
+            if ref is not None and not tensor.shape and len(ref.shape) == 1 and prod(ref.shape) > 1:
+                part.tensors[suffix] = tensor._replace(shape=ref.shape)
+                self.built.uncounted.add(part.names[suffix])
+                self.built.texts += 1
 
     def _beside(self, path: str, shapes: dict[str, StoredTensor]) -> None:
         for suffix, tensor in shapes.items():

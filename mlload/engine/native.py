@@ -92,6 +92,11 @@ class NativeEngine:
         self.repack()
         return self
 
+    def predicted_bytes(self) -> int:
+        """What the plan says of the same storages."""
+        assert self.built is not None
+        return self.plan.ranks()[self.rank].weight_bytes - self.built.texts
+
     def weight_bytes(self) -> int:
         """Of the storages that are filled from the checkpoint, as allocated."""
         assert self.built is not None

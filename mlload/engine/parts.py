@@ -23,7 +23,8 @@ class Built:
     """model: to run once it is filled; destinations: of the rank's own tensors; replaced: layers with a kernel
     transforms: own tensor -> what is to be done to its rows after loading
     beside: tensors that belong to no module of the class: scales of the KV cache, stored rotary tables
-    uncounted: own tensors that go to buffers, which are no weights to the engine"""
+    uncounted: own tensors that go to buffers, which are no weights to the engine
+    texts: of those, tensors that hold a text; the plan counts one byte for each, whatever its length"""
 
     model: Any
     destinations: dict[str, Destination] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class Built:
     transforms: dict[str, tuple[str, ...]] = field(default_factory=dict)
     beside: dict[str, nn.Parameter] = field(default_factory=dict)
     uncounted: set[str] = field(default_factory=set)
+    texts: int = 0
 
 
 @dataclass

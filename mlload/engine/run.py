@@ -69,6 +69,7 @@ def run_rank(
             before = time.perf_counter()
             engine.build()
             timeline["build"] = time.perf_counter() - before
+            weights = engine.predicted_bytes()
             if settings.cold:
                 drop_cache(plan)
             loaded = engine.load(load_format, reading)
@@ -82,7 +83,7 @@ def run_rank(
     timeline.update(loads[-1])
     result: dict[str, Any] = {
         "rank": group.rank,
-        "weight_bytes_predicted": predicted.weight_bytes,
+        "weight_bytes_predicted": weights,
         "weight_bytes_measured": measured,
         "resident_bytes": resident_bytes(engine.model),
         "buffer_bytes": storage_bytes(engine.model.buffers()),

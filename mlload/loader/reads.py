@@ -75,16 +75,17 @@ def own_shapes(plan: Plan, rank: int) -> Mapping[str, tuple[tuple[int, ...], Seg
 
 
 def _own_shape(segment: Segment, ref: TensorRef) -> tuple[int, ...]:
-    """A scalar may be stored as [] or as [1]."""
+    """A scalar may be stored as [] or as [1], and a text has any length."""
     shape = stored_shape(ref)
-    return shape if prod(shape) == 1 and len(shape) != len(segment.shape) else segment.shape
+    free = not segment.shape or prod(shape) == 1
+    return shape if free and len(shape) != len(segment.shape) else segment.shape
 
 
 def _read(segment: Segment, ref: TensorRef, checkpoint: Checkpoint) -> Read:
     shape = stored_shape(ref)
     box, to = segment.box, segment.to
-    if len(box) != len(shape) and prod(shape) == 1:
-        box = to = tuple((0, 1) for _ in shape)
+    if len(box) != len(shape) and (prod(shape) == 1 or not box):
+        box = to = tuple((0, size) for size in shape)
     if len(box) != len(shape) or any(stop > size for (_, stop), size in zip(box, shape, strict=True)):
         raise MlloadError(
             f"{segment.tensor} has the shape {list(shape)}, which the config does not expect",

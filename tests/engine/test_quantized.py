@@ -1,0 +1,123 @@
+"""Whole models in every format against the same model in the floats that the bytes stand for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.engine.memory import resident_bytes
+from mlload.engine.native import NativeEngine
+from mlload.engine.run import kernels_json
+from tests.engine.packing import FORMATS
+from tests.engine.ranks import on_ranks
+from tests.engine.tiny import config_of, planned, save
+
+pytestmark = pytest.mark.slow
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "tie_word_embeddings": False,
+}
+IDS = torch.randint(0, 96, (2, 7), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture(scope="module")
+def float_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("float")
+    save(folder, LLAMA)
+    return folder
+
+
+def write(source: Path, name: str, packed: Path, floats: Path) -> None:
+    """The model in a format, and the same model in the values that the packed bytes are."""
+    form = FORMATS[name]
+    tensors = load_file(source / "model.safetensors")
+    here: dict[str, Tensor] = {}
+    there: dict[str, Tensor] = {}
+    for key, value in tensors.items():
+        if key.endswith("_proj.weight"):
+            done = form.pack(value)
+            path = key.removesuffix(".weight")
+            here |= {f"{path}.{suffix}": tensor.contiguous() for suffix, tensor in done.tensors.items()}
+            there[key] = done.weight.float()
+        else:
+            here[key] = there[key] = value
+    config = config_of(source)
+    for folder, state in ((packed, here), (floats, there)):
+        folder.mkdir()
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(config))
+        config = {**config}
+    (packed / "config.json").write_text(json.dumps({**config_of(source), "quantization_config": form.config}))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_logits_are_those_of_the_dequantized_floats(name: str, float_folder: Path, tmp_path: Path) -> None:
+    write(float_folder, name, tmp_path / "packed", tmp_path / "floats")
+    want = NativeEngine(planned(tmp_path / "floats")).start().logits(IDS)
+    engine = NativeEngine(planned(tmp_path / "packed"))
+    engine.build()
+    engine.load()
+    assert engine.weight_bytes() == engine.predicted_bytes()
+    engine.repack()
+    have = engine.logits(IDS)
+    error = float((have - want).norm() / want.norm())
+    # Rounded activations (1 part in 16 for fp8) add up over two layers of random weights.
+    assert error < (2e-5 if FORMATS[name].exact else 0.25), error
+    rows = {row["layer"]: row for row in kernels_json(engine)}
+    assert all(row["packed"] for row in rows.values())
+    floats = sum(param.numel() * 4 for param in NativeEngine(planned(tmp_path / "floats")).start().model.parameters())
+    assert resident_bytes(engine.model) < 0.65 * floats, "weights were unpacked"
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"bnb nf4"}))
+def test_two_ranks_say_what_one_says(name: str, float_folder: Path, tmp_path: Path) -> None:
+    write(float_folder, name, tmp_path / "packed", tmp_path / "floats")
+    one = NativeEngine(planned(tmp_path / "packed")).start().logits(IDS)
+    plan = planned(tmp_path / "packed", 2)
+    if plan.violations:
+        pytest.skip(plan.violations[0].message)
+    for have in on_ranks(2, lambda rank, group: NativeEngine(plan, rank, group).start().logits(IDS)):  # type: ignore[arg-type]
+        error = float((have - one).norm() / one.norm())
+        assert error < (2e-5 if FORMATS[name].exact else 0.25), error
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_layers_multiply_as_float64_does(name: str, float_folder: Path, tmp_path: Path) -> None:
+    """Activations that their quantization keeps exactly: every group of 16 holds the largest value of the dtype."""
+    write(float_folder, name, tmp_path / "packed", tmp_path / "floats")
+    engine = NativeEngine(planned(tmp_path / "packed")).start()
+    floats = load_file(tmp_path / "floats" / "model.safetensors")
+    generator = torch.Generator().manual_seed(3)
+    whole = "w8a8" in name or "int8" in name
+    for path, k in (("model.layers.1.self_attn.k_proj", 128), ("model.layers.0.mlp.down_proj", 256)):
+        x = torch.randint(-120, 121, (5, k), generator=generator).float()
+        x = x if whole else x.to(torch.float8_e4m3fn).float()
+        x[:, ::16] = 127 if whole else 448
+        x = x * 0.02 if "input_scale" in FORMATS[name].pack(torch.ones(32, 64)).tensors and not whole else x
+        have = engine.model.get_submodule(path)(x).double()
+        want = x.double() @ floats[f"{path}.weight"].double().T
+        assert float((have - want).norm() / want.norm()) < 2e-6
+
+
+def test_a_format_that_does_not_match_its_files_fails_while_loading(float_folder: Path, tmp_path: Path) -> None:
+    write(float_folder, "awq", tmp_path / "packed", tmp_path / "floats")
+    config = config_of(tmp_path / "packed")
+    config["quantization_config"]["group_size"] = 64
+    (tmp_path / "packed" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(MlloadError) as caught:
+        NativeEngine(planned(tmp_path / "packed")).start()
+    assert "group" in caught.value.message
