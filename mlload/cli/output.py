@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable
 from itertools import groupby
+from math import isfinite
 from typing import Any, Literal, NamedTuple, TextIO
 
 Style = Literal["", "bold", "dim", "good", "warn", "bad", "accent"]
@@ -92,7 +93,11 @@ class Output:
         """One JSON document; what JSON has no form for becomes its text."""
         import json
 
-        self.write(json.dumps(document, indent=2, default=str))
+        try:
+            text = json.dumps(document, indent=2, default=str, allow_nan=False)
+        except ValueError:  # a config may hold 1e999
+            text = json.dumps(finite(document), indent=2, default=str)
+        self.write(text)
 
     def note(self, text: str) -> None:
         """For people, beside the data."""
@@ -119,6 +124,15 @@ class Output:
         """The reader of our pipe has gone (`| head`): say nothing, and end as a killed writer would."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def finite(value: Any) -> Any:
+    """JSON has no word for what is no finite number: "inf" and "nan" stand for them."""
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def screen_width(terminal: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
@@ -57,3 +58,13 @@ def test_notes_go_to_stderr() -> None:
     out.close()
     assert out.stdout.getvalue() == ""  # type: ignore[attr-defined]
     assert out.stderr.getvalue() == "mlload: no such folder\n        try: mlload demo\n"  # type: ignore[attr-defined]
+
+
+def test_json_is_json_whatever_a_config_holds() -> None:
+    out = make()
+    out.json({"numbers": {"value": json.loads("1e999"), "pair": (float("nan"), 1.5)}})
+
+    def refused(word: str) -> None:
+        raise AssertionError(word)
+
+    assert json.loads(out.document, parse_constant=refused) == {"numbers": {"value": "inf", "pair": ["nan", 1.5]}}
