@@ -136,7 +136,7 @@ def _write(
         for file in layout.files:
             outputs.append(folder.create(file.name, file.size, file.header))
         for file, descriptor in zip(layout.files, outputs, strict=True):
-            for output, offset in file.tensors:
+            for output, offset in file.places():
                 number += 1
                 if number <= folder.done:
                     bar.step(output.nbytes)

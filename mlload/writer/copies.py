@@ -73,7 +73,7 @@ def copies(layout: Layout, holdings: Holdings) -> list[Copy]:
     # Tensors of no elements, and views of one storage, begin where others do.
     wanted: dict[tuple[str, int, Shape, str], tuple[Stored, str, list[Target]]] = {}
     for number, file in enumerate(layout.files):
-        for tensor, offset in file.tensors:
+        for tensor, offset in file.places():
             for stored, dtype, target in _targets(number, offset, tensor, holdings):
                 key = (stored.file, stored.offset, stored.shape, dtype)
                 if key not in wanted:
@@ -90,7 +90,8 @@ def _targets(
 ) -> Iterator[tuple[Stored, str, Target]]:
     shape = bytes_shape(tensor.shape, tensor.dtype)
     for take in tensor.takes:
-        held = holdings[take.tensor]
+        name = take.tensor or tensor.name
+        held = holdings[name]
         pending = [take.box]
         for stored in held.stored:
             for box, place in stored.held:
@@ -118,7 +119,7 @@ def _targets(
             if not pending:
                 break
         if any(volume(part) for part in pending):
-            raise MlloadError(f"{take.tensor}: the source does not hold all of it", exit_code=1)
+            raise MlloadError(f"{name}: the source does not hold all of it", exit_code=1)
 
 
 def jobs(found: list[Copy]) -> Iterator[Job]:

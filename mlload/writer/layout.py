@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 from mlload.checkpoint.tensor import DTYPE_BITS
 from mlload.plan.segments import Box
-from mlload.writer.boxes import Shape, bytes_shape, whole
+from mlload.writer.boxes import KEPT, Shape, bytes_shape, whole
 
 FORMAT = {"format": "pt"}
 
 
 class Take(NamedTuple):
-    """A box of a source tensor (in its whole shape) that becomes a box of an output tensor."""
+    """A box of a source tensor (in its whole shape) that becomes a box of an output tensor. tensor: "" where both
+    have one name, so that all layers can share one Take."""
 
     tensor: str
     box: Box
@@ -42,7 +44,7 @@ class OutputTensor:
     @property
     def boxes(self) -> tuple[tuple[Box, Box], ...]:
         """(box of the source, its place here) of every take."""
-        return tuple((take.box, take.to) for take in self.takes)
+        return boxes_of(self.takes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,21 @@ class OutputFile:
 
     name:    below the output folder
     header:  its first bytes, length and padding included
-    tensors: with the offset of each, counted from the start of the file
+    tensors: in the order of their data, which follow one another
     size:    bytes
     """
 
     name: str
     header: bytes
-    tensors: tuple[tuple[OutputTensor, int], ...]
+    tensors: tuple[OutputTensor, ...]
     size: int
+
+    def places(self) -> Iterator[tuple[OutputTensor, int]]:
+        """Every tensor with its offset from the start of the file."""
+        at = len(self.header)
+        for tensor in self.tensors:
+            yield tensor, at
+            at += tensor.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +82,35 @@ class Layout:
         return sum(file.size for file in self.files) + sum(map(len, self.texts.values()))
 
 
+@lru_cache(KEPT)
+def boxes_of(takes: tuple[Take, ...]) -> tuple[tuple[Box, Box], ...]:
+    return tuple((take.box, take.to) for take in takes)
+
+
+@lru_cache(KEPT)
+def own_takes(pairs: tuple[tuple[Box, Box], ...]) -> tuple[Take, ...]:
+    """Takes of the tensor of the same name: equal ones are one object."""
+    return tuple(Take("", box, to) for box, to in pairs)
+
+
 def whole_tensor(name: str, dtype: str, shape: Shape) -> OutputTensor:
     """A tensor that is copied as it is."""
-    return OutputTensor(name, dtype, shape, (Take(name, whole(shape), whole(shape)),))
+    return OutputTensor(name, dtype, shape, own_takes(((whole(shape), whole(shape)),)))
 
 
 def output_file(name: str, tensors: Iterable[OutputTensor], metadata: Mapping[str, str] = FORMAT) -> OutputFile:
     """A safetensors file whose data follows the given order, widest elements first so that each is aligned."""
-    ordered = sorted(tensors, key=lambda tensor: -DTYPE_BITS[tensor.dtype])
+    ordered = tuple(sorted(tensors, key=lambda tensor: -DTYPE_BITS[tensor.dtype]))
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
-    places: list[tuple[OutputTensor, int]] = []
     for tensor in ordered:
-        places.append((tensor, at))
         size = tensor.nbytes
-        entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        entries[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (at, at + size)}
         at += size
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     text += b" " * (-len(text) % 8)
     header = len(text).to_bytes(8, "little") + text
-    start = len(header)
-    return OutputFile(name, header, tuple((tensor, start + offset) for tensor, offset in places), start + at)
+    return OutputFile(name, header, ordered, len(header) + at)
 
 
 def index_text(weight_map: Mapping[str, str], total_size: int) -> bytes:
@@ -104,5 +121,5 @@ def index_text(weight_map: Mapping[str, str], total_size: int) -> bytes:
 
 def index_of(files: Sequence[OutputFile]) -> bytes:
     """The index of a set of files; total_size counts tensors, not headers."""
-    weight_map = {tensor.name: file.name for file in files for tensor, _ in file.tensors}
-    return index_text(weight_map, sum(tensor.nbytes for file in files for tensor, _ in file.tensors))
+    weight_map = {tensor.name: file.name for file in files for tensor in file.tensors}
+    return index_text(weight_map, sum(tensor.nbytes for file in files for tensor in file.tensors))

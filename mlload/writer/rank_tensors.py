@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from sys import intern
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.plan.plan import Plan
 from mlload.plan.segments import Box, Segment
 from mlload.writer.boxes import volume, whole
 from mlload.writer.holdings import Holdings
-from mlload.writer.layout import OutputTensor, Take
+from mlload.writer.layout import OutputTensor, own_takes
 
 
 def rank_tensors(plan: Plan, rank: int, holdings: Holdings) -> Iterator[OutputTensor]:
     """Every tensor that a rank holds (draft layers too), in the plan's order."""
-    held: dict[str, tuple[Segment, list[Take]]] = {}
+    held: dict[str, tuple[Segment, list[tuple[Box, Box]]]] = {}
     for segment in plan.segments(rank, draft=True):
         if segment.tensor not in holdings.tensors:
             continue  # an optional tensor that only other layers have
-        box, to = fitted(segment, holdings)
-        held.setdefault(segment.tensor, (segment, []))[1].append(Take(segment.tensor, box, to))
-    for name, (segment, takes) in held.items():
+        # One text for the name, however many ranks hold the tensor.
+        held.setdefault(intern(segment.tensor), (segment, []))[1].append(fitted(segment, holdings))
+    for name, (segment, pairs) in held.items():
         source = holdings[name]
         shape = source.shape if len(segment.shape) != len(source.shape) else segment.shape
-        yield OutputTensor(name, source.dtype, shape, tuple(takes))
+        yield OutputTensor(name, source.dtype, shape, own_takes(tuple(pairs)))
 
 
 def fitted(segment: Segment, holdings: Holdings) -> tuple[Box, Box]:

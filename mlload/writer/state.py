@@ -60,7 +60,7 @@ def state_layout(
                 "pp_rank": plan.mesh.pp_rank(rank),
                 "folder": folder,
                 "files": [file.name for file in mine],
-                "bytes": sum(tensor.nbytes for file in mine for tensor, _ in file.tensors),
+                "bytes": sum(tensor.nbytes for file in mine for tensor in file.tensors),
             }
         )
     rest = _unassigned(holdings, held)

@@ -30,7 +30,7 @@ def _file(
     number: int, file: OutputFile, wanted: dict[tuple[int, int], list[tuple[Copy, Target]]], source: Source
 ) -> Iterator[bytes]:
     yield file.header
-    for tensor, offset in file.tensors:
+    for tensor, offset in file.places():
         if tensor.content:
             yield tensor.content
             continue

@@ -23,7 +23,7 @@ def request_digest(layout: Layout, holdings: Holdings, carry: Sequence[FileRef])
     digest = blake2b(holdings.fingerprint.encode(), digest_size=16)
     for file in layout.files:
         digest.update(file.name.encode("utf-8", "surrogatepass") + file.header)
-        digest.update(repr([tensor.boxes for tensor, _ in file.tensors]).encode())
+        digest.update(repr([tensor.boxes for tensor in file.tensors]).encode())
     for name, text in layout.texts.items():
         digest.update(name.encode("utf-8", "surrogatepass") + text)
     for ref in carry:
@@ -61,7 +61,7 @@ def write_folder(
         try:
             for file in layout.files:
                 outputs.append(folder.create(file.name, file.size, file.header))
-                for tensor, offset in file.tensors:
+                for tensor, offset in file.places():
                     if tensor.content:
                         os.pwrite(outputs[-1], tensor.content, offset)
             copier = Copier(holdings.source, outputs, verify=verify, step=bar.step, recorded=folder.record)
