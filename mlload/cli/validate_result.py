@@ -170,7 +170,11 @@ def unreadable(label: str, question: Question, error: MlloadError, checkpoint: C
 
 
 def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[WorkingSize, ...]:
-    """Meshes that would start; none where something that no size changes forbids every one."""
+    """Meshes that would start; none where something that no size changes forbids every one. Asked for more tokens
+    than the config allows, those that start with as many as it allows."""
+    allowed = allowed_length(entries[0])
+    if allowed is not None:
+        question = replace(question, asked=replace(question.asked, max_model_len=allowed))
     plan, request = entries[0].plan, question.request
     if plan is None or any(at_every_size(plan, request)):
         return ()
@@ -189,6 +193,11 @@ def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[W
             longest = None if memory is None else memory.max_model_len
             found.append(WorkingSize(other.mesh, fits_of(other, request, memory), longest))
     return tuple(found)
+
+
+def allowed_length(entry: Entry) -> int | None:
+    """Tokens that the config allows, where more were asked for; else None."""
+    return next((f.numbers["derived"] for f in entry.verdict.findings if f.code == "CF010"), None)
 
 
 def plan_at(model: Model, question: Question, mesh: Mesh) -> Plan:
@@ -226,6 +235,7 @@ def serve_command(entry: Entry, question: Question) -> str | None:
         if found is None:
             return None
         mesh = found.mesh
+        length = allowed_length(entry)
         if found.fits == "no":
             length = found.max_model_len
     line = question.line

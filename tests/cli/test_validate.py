@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ def test_the_engines_command_without_dashes(mlload: Run, llama: Path) -> None:
     for words in (("vllm", "serve", str(llama), "-tp", "2"), (f"vllm serve {llama} -tp 2",)):
         done = mlload("validate", *words)
         assert done.returncode == 2 and "mlload validate -- vllm serve" in done.stderr
+
+
+def test_too_long_a_request_is_shortened_in_the_line_that_starts(mlload: Run, llama: Path) -> None:
+    """2048 positions; 6 heads do not divide by 4."""
+    for size in ("2", "4"):
+        asked = ("--tp", size, "--max-model-len", "4096", "--gpu", "h100")
+        (result,) = validated(mlload, llama, *asked, code=1)["results"]
+        assert "CF010" in {finding["code"] for finding in result["findings"]}
+        assert {size["max_model_len"] for size in result["sizes_that_work"]} == {2048}
+        assert result["serve"].endswith("--max-model-len 2048")
+        done = mlload("validate", "--gpu", "h100", "--", *shlex.split(result["serve"]))
+        assert done.returncode == 0, done.stdout
 
 
 def test_missing_tensor(mlload: Run, llama: Path) -> None:
