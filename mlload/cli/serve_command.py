@@ -25,6 +25,7 @@ CONFIG = "--serve-config"
 META = "mlload.asked"
 # Variables of the engine that are judged.
 PARTITION = "VLLM_PP_LAYER_PARTITION"
+ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class ServeCommand(click.Command):
                     said.add(text)
                     yield text
         for name, value in line.variables if line is not None else ():
-            if name != PARTITION:
+            if name not in (PARTITION, ALLOW_LONG):
                 yield f"{name}={value}"
 
 

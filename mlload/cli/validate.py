@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from mlload.cli import options
 from mlload.cli.companions import companion_options, companion_words, with_companions
 from mlload.cli.engine_options import engine_options, request_from
 from mlload.cli.output import Output
-from mlload.cli.serve_command import META, PARTITION, Asked, ServeCommand
+from mlload.cli.serve_command import ALLOW_LONG, META, PARTITION, Asked, ServeCommand
 
 if TYPE_CHECKING:
     from mlload.cli.validate_result import Entry, Question, ValidateResult
@@ -166,7 +167,7 @@ def question_of(ctx: click.Context, values: Mapping[str, Any], profile: Profile)
         meshes=meshes,
         profile=profile,
         gpu=None if values["gpu"] is None else find(values["gpu"]),
-        asked=with_companions(ctx, request_from(values), values),
+        asked=replace(with_companions(ctx, request_from(values), values), long_allowed=allows_long(asked)),
         assume_quant=values["assume_quant"],
         hf_overrides=overrides,
         line=asked.line,
@@ -192,6 +193,12 @@ def partition_of(asked: Asked) -> tuple[int, ...] | None:
     if not all(part.strip().isdigit() for part in text.split(",")):
         raise MlloadError(f"{PARTITION} takes layers of each stage such as 15,15,16,15, not {text!r}")
     return tuple(int(part) for part in text.split(","))
+
+
+def allows_long(asked: Asked) -> bool:
+    """The variable stands before the engine's command, with a value that vLLM takes for yes (envs.py:1115)."""
+    value = dict(asked.line.variables).get(ALLOW_LONG, "") if asked.line is not None else ""
+    return value.strip().lower() in ("1", "true")
 
 
 def as_typed(ctx: click.Context, override: Mapping[str, Any]) -> dict[str, Any]:

@@ -197,7 +197,8 @@ def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[W
 
 def allowed_length(entry: Entry) -> int | None:
     """Tokens that the config allows, where more were asked for; else None."""
-    return next((f.numbers["derived"] for f in entry.verdict.findings if f.code == "CF010"), None)
+    refusals = (f for f in entry.verdict.findings if f.code == "CF010" and f.severity == "error")
+    return next((finding.numbers["derived"] for finding in refusals), None)
 
 
 def plan_at(model: Model, question: Question, mesh: Mesh) -> Plan:

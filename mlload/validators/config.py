@@ -299,12 +299,14 @@ def max_model_len(context: Context) -> Iterator[Finding]:
     own = context.config.raw.get("model_max_length")
     if isinstance(own, int) and asked <= own:
         return
+    allowed = context.request.long_allowed
+    message = f"{asked} is longer than {derived.length}, the context that {derived.key} in config.json allows"
     yield Finding(
         "CF010",
-        "error",
-        "starts",
+        "warning" if allowed else "error",
+        "right" if allowed else "starts",
         f"--max-model-len {asked}",
-        f"{asked} is longer than {derived.length}, the context that {derived.key} in config.json allows",
+        f"{message}: beyond it answers are nonsense, or the engine fails" if allowed else message,
         {"asked": asked, "derived": derived.length},
         (Hint(f"ask for at most {derived.length}", f"--max-model-len {derived.length}"),),
     )

@@ -23,6 +23,7 @@ class Request:
     gpu:         name of the GPU as in the catalogue, or None
     memory_gib:  memory of one GPU in GiB; None (also for `cc:9.0`) means nothing is judged about memory
     max_model_len: tokens; -1 for "as long as fits"
+    long_allowed: VLLM_ALLOW_LONG_MAX_MODEL_LEN is set: more tokens than the config allows are served all the same
     tower_mode:  --mm-encoder-tp-mode: "weights" or "data"
     storage:     where the weights are read from, for a prediction of the start-up time
     lora:        adapters to serve with the model, opened
@@ -37,6 +38,7 @@ class Request:
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
     max_model_len: int | None = None
+    long_allowed: bool = False
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None

@@ -99,6 +99,13 @@ def test_too_long_a_request_is_shortened_in_the_line_that_starts(mlload: Run, ll
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize(("value", "code"), [("1", 0), (" True", 0), ("0", 1), ("yes", 1)])
+def test_the_variable_that_allows_more_tokens(mlload: Run, llama: Path, value: str, code: int) -> None:
+    line = (f"VLLM_ALLOW_LONG_MAX_MODEL_LEN={value}", "vllm", "serve", str(llama), "--max-model-len", "4096")
+    done = mlload("validate", "--gpu", "cc:9.0", "--", *line)
+    assert done.returncode == code and "CF010" in done.stdout and "not judged" not in done.stdout
+
+
 def test_missing_tensor(mlload: Run, llama: Path) -> None:
     shapes = llama_shapes(CONFIG)
     del shapes["model.layers.1.mlp.up_proj.weight"]

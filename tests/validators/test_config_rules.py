@@ -253,6 +253,11 @@ def test_a_context_longer_than_the_positions() -> None:
     assert of(found, "CF010")[0].numbers == {"asked": 1025, "derived": 1024} and found.starts is False
 
 
+def test_a_longer_context_that_the_engine_is_told_to_serve() -> None:
+    found = verdict(LLAMA, llama(), max_model_len=1025, long_allowed=True)
+    assert of(found, "CF010")[0].severity == "warning" and (found.starts, found.verdict) == (True, "warn")
+
+
 def test_the_scaled_context_counts() -> None:
     scaled = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
     assert not of(verdict(scaled, llama(), max_model_len=4096), "CF010")
