@@ -252,8 +252,8 @@ CASES: tuple[Case, ...] = (
     Case("a whole number with a point", config(max_position_embeddings=8192.0), names="max_position_embeddings"),
     Case("layers that are no number", config(num_hidden_layers="thirty"), names="num_hidden_layers"),
     Case("a hidden size of nought", config(hidden_size=0), names="hidden_size"),
-    Case("no vocabulary size", config(vocab_size=None), names="vocab_size"),
-    Case("no number of heads", config(num_attention_heads=None), names="heads"),
+    Case("no vocabulary size", config(vocab_size=None), names="embed_tokens"),
+    Case("no number of heads", config(num_attention_heads=None), names="q_proj"),
     # Quantized: little is checked while loading.
     Case("an unknown quant_method", config(quantization_config={"quant_method": "squash", "bits": 4}), names="squash"),
     Case("INT8, a weight is missing", without_tensor(DOWN_7), "int8", wrong=True),
