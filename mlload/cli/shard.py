@@ -89,23 +89,24 @@ def command(
         options.source_or_here(source, "shard"), revision=revision, progress=progress
     )
     out.kept.append(checkpoint)
-    result = shard_result.run(
-        checkpoint,
-        shard_result.Request(
-            output=output,
-            tp=sizes["tp"],
-            pp=sizes["pp"],
-            ep=ep,
-            ranked=ranked,
-            layout=layout,
-            max_shard_size=max_shard_size,
-            merge=merge,
-            verify=verify,
-            dry_run=dry_run,
-            engine=engine,
-        ),
-        progress=progress,
+    request = shard_result.Request(
+        output=output,
+        tp=sizes["tp"],
+        pp=sizes["pp"],
+        ep=ep,
+        ranked=ranked,
+        layout=layout,
+        max_shard_size=max_shard_size,
+        merge=merge,
+        verify=verify,
+        dry_run=dry_run,
+        engine=engine,
     )
+    try:
+        result = shard_result.run(checkpoint, request, progress=progress)
+    except KeyboardInterrupt:
+        out.note("what was written so far stays beside; the same command goes on from there")
+        raise
     _show(out, result, form)
 
 

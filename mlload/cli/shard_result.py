@@ -108,7 +108,8 @@ def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], N
         plan = plan_ranks(whole, mesh, load(*parse_engine(request.engine)))
         ranks = rank_bytes(plan)
     local = request.output is not None and "://" not in request.output
-    outputs = (request.output, f"{request.output}.partial") if local and request.output else ()
+    target = os.path.abspath(os.path.expanduser(request.output)) if local and request.output else ""
+    outputs = (target, f"{target}.partial") if target else ()
     carry = tuple(file for file in carried(whole, outputs) if not (was_state and of_state(file.name)))
     compared, resumed = 0, False
     files: tuple[tuple[str, int], ...] = ()

@@ -73,7 +73,7 @@ def _torch(checkpoint: Checkpoint, output: str, limit: int, verify: bool, progre
     """Storages are copied from where the pickle says that they lie; nothing is unpickled."""
     holdings = whole_holdings(checkpoint)
     layout = reshape(holdings, limit, weight_groups(checkpoint))
-    carry = carried(checkpoint, (output, output + ".partial"))
+    carry = carried(checkpoint, (os.path.abspath(output), os.path.abspath(output) + ".partial"))
     resumed = write_folder(
         output, layout, holdings, carry_from=checkpoint, carry=carry, verify=verify, progress=progress
     )

@@ -154,6 +154,7 @@ def test_weights_come_back(kind: str, dtype: str, tmp_path: Path) -> None:
         assert np.array_equal(floats(found[name]), value), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_the_folder_is_one_that_transformers_loads(kind: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
