@@ -1,6 +1,7 @@
-"""fp8 weights as they are stored, with activations rounded to fp8 as the engine rounds them.
+"""fp8 weights dequantized when they are loaded, with activations rounded to fp8 as the engine rounds them.
 
-The product itself is in float32: a CPU has no fp8 instructions, and `torch._scaled_mm` is thirty times slower there.
+A CPU has no fp8 instructions: `torch._scaled_mm` is thirty times slower there than a float product, and widening the
+weights in every call hundreds of times.
 """
 
 from __future__ import annotations
@@ -35,28 +36,24 @@ class Fp8Emulated:
     name, provider = "fp8_emulated", "torch"
 
     def __init__(self, scheme: Scheme, n: int, k: int, dtype: torch.dtype) -> None:
-        self.scheme, self.n, self.k = scheme, n, k
+        self.scheme, self.n, self.k, self.dtype = scheme, n, k, dtype
         self.group = scheme.block[1] if scheme.block is not None else k
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """weight: e4m3 [N, K]; scale: float32 as stored; input_scale: float32 [] where static."""
+        """weight: [N, K] in the activations' dtype, scales multiplied in; input_scale: float32 [] where static."""
         parts = elements(self.scheme, tensors, self.n, self.k)
-        packed = {"weight": parts.codes, "scale": parts.scale}
-        return packed if parts.input_scale is None else {**packed, "input_scale": parts.input_scale}
-
-    def apply(self, x: Tensor, packed: Mapping[str, Tensor], bias: Tensor | None = None) -> Tensor:
-        rows = x.reshape(-1, self.k).float()
-        if self.scheme.activation is not None:
-            codes, scale = quantize_groups(rows, self.group, packed.get("input_scale"))
-            rows = codes.float() * scale.repeat_interleave(self.group, -1)[:, : self.k]
-        y = F.linear(rows, self._weight(packed), None if bias is None else bias.float())
-        return y.to(x.dtype).reshape(*x.shape[:-1], self.n)
-
-    def _weight(self, packed: Mapping[str, Tensor]) -> Tensor:
-        scale = packed["scale"]
+        scale = parts.scale
         if self.scheme.block is not None:
             bn, bk = self.scheme.block
             scale = scale.repeat_interleave(bn, 0)[: self.n].repeat_interleave(bk, 1)[:, : self.k]
         elif scale.dim():
             scale = scale[:, None]
-        return packed["weight"].float() * scale
+        packed = {"weight": (parts.codes.float() * scale).to(self.dtype)}
+        return packed if parts.input_scale is None else {**packed, "input_scale": parts.input_scale}
+
+    def apply(self, x: Tensor, packed: Mapping[str, Tensor], bias: Tensor | None = None) -> Tensor:
+        rows = x.reshape(-1, self.k)
+        if self.scheme.activation is not None:
+            codes, scale = quantize_groups(rows, self.group, packed.get("input_scale"))
+            rows = (codes.float() * scale.repeat_interleave(self.group, -1)[:, : self.k]).to(x.dtype)
+        return F.linear(rows, packed["weight"], bias).reshape(*x.shape[:-1], self.n)
