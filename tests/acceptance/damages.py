@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.acceptance.extent import everything
 from tests.acceptance.folders import (
     INDEX,
     WHOLE,
@@ -305,3 +306,19 @@ def declare(folder: Path, name: str) -> None:
     from tests.acceptance.twins import CONFIGS
 
     config(quantization_config=CONFIGS[name])(folder)
+
+
+# CI starts a real vLLM eight times at most: these six, and two of the writer's.
+IN_CI = (
+    "healthy",
+    "healthy, three ranks of three heads",
+    "nine heads on two ranks",
+    "a shard is missing",
+    "cut off at nine tenths",
+    "W4A16, the config says groups of 128",
+)
+
+
+def asked() -> tuple[Case, ...]:
+    """The cases that a test run asks the engine about."""
+    return tuple(CASES) if everything() else tuple(case for case in CASES if case.name in IN_CI)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.acceptance.damages import CASES, Case
+from tests.acceptance.damages import Case, asked
 from tests.acceptance.judges import Answers, ask
 from tests.real_models import RealModel
 from tools.vllm_cpu import ready
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+ASKED = asked()
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +20,10 @@ def answers(real_model: RealModel) -> Mapping[str, Answers]:
     """Both judges' answers to every case, from one process of the engine."""
     if not ready():
         pytest.skip("no vLLM on this machine: python -m tools.vllm_cpu")
-    return {answer.case.name: answer for answer in ask(CASES, real_model("smollm2"))}
+    return {answer.case.name: answer for answer in ask(ASKED, real_model("smollm2"))}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ASKED, ids=lambda case: case.name)
 def test_it_starts_where_the_engine_starts(case: Case, answers: Mapping[str, Answers]) -> None:
     answer = answers[case.name]
     if case.apart:
@@ -32,12 +33,12 @@ def test_it_starts_where_the_engine_starts(case: Case, answers: Mapping[str, Ans
     assert answer.agree, f"vLLM: {answer.theirs}; ours: {answer.ours['starts']} {answer.ours['findings']}"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.names], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in ASKED if case.names], ids=lambda case: case.name)
 def test_an_error_names_what_is_at_fault(case: Case, answers: Mapping[str, Answers]) -> None:
     assert answers[case.name].named, answers[case.name].errors
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.healthy], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in ASKED if case.healthy], ids=lambda case: case.name)
 def test_a_healthy_folder_passes_clean(case: Case, answers: Mapping[str, Answers]) -> None:
     answer = answers[case.name]
     assert answer.theirs["starts"] is True
@@ -45,7 +46,7 @@ def test_a_healthy_folder_passes_clean(case: Case, answers: Mapping[str, Answers
     assert [found for found in answer.ours["findings"] if found["severity"] == "warning"] == []
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.wrong], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in ASKED if case.wrong], ids=lambda case: case.name)
 def test_what_starts_and_answers_nonsense_is_a_failure(case: Case, answers: Mapping[str, Answers]) -> None:
     """The engine checks none of these; the verdict fails though it starts."""
     assert answers[case.name].theirs["starts"] is True

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mlload.cli.app import main
+from tests.acceptance.extent import everything
 from tests.plan.tiny_models import DEEPSEEK, LLAMA, MIXTRAL, TIED
 from tests.real_models import RealModel
 from tests.writer.build import read_folder, read_safetensors, write_checkpoint, write_quantized
@@ -153,9 +154,11 @@ def says(folder: Path, tp: int, script: Path, *load_format: str) -> Any:
 def test_a_real_vllm_says_the_same(real_model: RealModel, tmp_path: Path) -> None:
     source, script = real_model("smollm2"), tmp_path / "speak.py"
     expected = says(source, 1, script)
-    for tp in (1, 3):
+    for tp in (1, 3) if everything() else (3,):
         shard(source, tmp_path / f"tp{tp}", "--tp", str(tp))
         assert says(tmp_path / f"tp{tp}", tp, script, "sharded_state") == expected
+    if not everything():
+        return  # CI starts the engine a counted number of times
     assert main(["shard", str(source), "-o", str(tmp_path / "ranks"), "--tp", "3"]) == 0
     assert main(["shard", str(tmp_path / "ranks"), "-o", str(tmp_path / "merged"), "--merge"]) == 0
     assert main(["shard", str(source), "-o", str(tmp_path / "small"), "--max-shard-size", "60MB"]) == 0
