@@ -38,7 +38,7 @@ file_in = click.Path(dir_okay=False, path_type=Path)
     metavar="F[,F...]",
     default="auto",
     show_default=True,
-    help="auto, safetensors, pt, gguf, dummy, sharded_state, mlload_state; several are shown side by side.",
+    help="auto, safetensors, pt, gguf, dummy, mlload_state; several are shown side by side.",
 )
 @click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16, float16 or float32.")
 @click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, fp8, fp8_e4m3, fp8_e5m2.")

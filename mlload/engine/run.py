@@ -22,6 +22,7 @@ from mlload.engine.record import compare, prompts, record
 from mlload.engine.settings import Settings
 from mlload.engine.speak import speak, tokenizer_of
 from mlload.engine.sweep import pace
+from mlload.loader.mlload_state import whole_checkpoint
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import read_model
 from mlload.plan.plan import Plan, make_plan
@@ -34,7 +35,7 @@ Say = Callable[[str], None]
 def planned(settings: Settings) -> Plan:
     """The plan of the native engine. dtype auto is the checkpoint's own."""
     checkpoint = Checkpoint.open(settings.source, revision=settings.revision)
-    model = read_model(checkpoint)
+    model = read_model(whole_checkpoint(checkpoint))
     names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
     dtype = names.get(model.dtype, "float32") if settings.dtype == "auto" else settings.dtype
     return make_plan(

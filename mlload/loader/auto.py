@@ -9,7 +9,7 @@ from mlload.loader.base import BaseModelLoader, Destinations, RankTensor
 from mlload.plan.plan import Plan
 
 # Checkpoint.format -> load_format
-FORMATS = {"safetensors": "safetensors", "gguf": "gguf", "torch": "pt", "sharded_state": "sharded_state"}
+FORMATS = {"safetensors": "safetensors", "gguf": "gguf", "torch": "pt"}
 
 
 class AutoLoader(BaseModelLoader):
@@ -21,7 +21,11 @@ class AutoLoader(BaseModelLoader):
 
 def load_format_of(plan: Plan) -> str:
     """What "auto" stands for. Raises MlloadError where there are no weights to load."""
+    from mlload.loader.mlload_state import holds_state
+
     checkpoint = plan.model.checkpoint
+    if holds_state(checkpoint):
+        return "mlload_state"
     if checkpoint.format not in FORMATS:
         raise MlloadError(
             f"{checkpoint.label} holds no weights that can be loaded ({checkpoint.format})",

@@ -19,7 +19,6 @@ OURS = {
     "pt": "mlload.loader.torch_files:TorchLoader",
     "gguf": "mlload.loader.gguf:GGUFLoader",
     "dummy": "mlload.loader.dummy:DummyLoader",
-    "sharded_state": "mlload.loader.sharded_state:ShardedStateLoader",
     "mlload_state": "mlload.loader.mlload_state:MlloadStateLoader",
 }
 

@@ -1,0 +1,196 @@
+"""`mlload load-test` as it is typed: JSON that gates rely on, thresholds, several formats, ranks, what fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.engine.tiny import save
+
+pytestmark = pytest.mark.slow
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+}
+QUICK = ("--batch", "1,2", "--prompt-len", "8", "--decode", "6")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    save(path, LLAMA)
+    return path
+
+
+def mlload(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlload", "load-test", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env={**ENVIRONMENT, **more}, timeout=180)
+
+
+def test_one_rank_in_json(folder: Path) -> None:
+    done = mlload(folder, *QUICK, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for key in ("schema_version", "source", "engine", "tp", "device", "load_format", "timeline", "bytes_read", "ranks",
+                "sweep", "kernels", "speaks", "sample"):  # fmt: skip
+        assert key in found, key
+    (rank,) = found["ranks"]
+    size = sum(t.numel() * t.element_size() for t in load_file(folder / "model.safetensors").values())
+    assert rank["weight_bytes_predicted"] == rank["weight_bytes_measured"] == size == found["bytes_read"]
+    assert rank["peak_host_bytes"] > size and rank["peak_device_bytes"] == 0
+    # 2 layers, k and v, 2 KV heads of 16, float32, batch 2, room for 8 + 6 + 1 tokens.
+    assert rank["kv_bytes"] == 2 * 2 * 2 * 16 * 4 * 2 * 15
+    assert [pace["batch"] for pace in found["sweep"]] == [1, 2]
+    for pace in found["sweep"]:
+        assert pace["decode_tokens_per_s"] > 0 and pace["prefill_tokens_per_s"] > 0 and pace["first_token_ms"] > 0
+        assert pace["inter_token_ms"]["p50"] <= pace["inter_token_ms"]["p99"]
+    assert found["speaks"] == {"ok": None, "reasons": [], "loss": None}  # there is no tokenizer to ask with
+    assert {"plan", "build", "read", "copy", "repack", "warm_up", "first_token"} <= found["timeline"].keys()
+
+
+def test_two_ranks_record_and_expect(folder: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    one = mlload(folder, *QUICK, "--record", record, "--format", "json")
+    assert one.returncode == 0, one.stderr
+    two = mlload(folder, *QUICK, "--tp", "2", "--expect", record, "--max-kl", "1e-6", "--format", "json")
+    assert two.returncode == 0, two.stderr + two.stdout
+    found = json.loads(two.stdout)
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    assert all(rank["weight_bytes_predicted"] == rank["weight_bytes_measured"] for rank in found["ranks"])
+    assert found["divergence"]["mean"] < 1e-6 and found["divergence"]["agree"] == 1
+    # Another model is not the one that was recorded.
+    tensors = load_file(folder / "model.safetensors")
+    other = tmp_path / "other"
+    other.mkdir()
+    name = "model.layers.1.mlp.down_proj.weight"
+    tensors[name] = tensors[name].flip(0).contiguous()
+    save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
+    (other / "config.json").write_text((folder / "config.json").read_text())
+    third = mlload(other, *QUICK, "--expect", record, "--max-kl", "1e-4", "--format", "json")
+    assert third.returncode == 1
+    assert "differs from the record" in json.loads(third.stdout)["failures"][0]
+
+
+def test_formats_side_by_side_and_weights_only(folder: Path) -> None:
+    done = mlload(folder, "--weights-only", "--load-format", "safetensors,dummy", "--repeat", "2", "--cold")
+    assert done.returncode == 0, done.stderr
+    assert "Side by side" in done.stdout and "2 loads" in done.stdout and "Pace" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("threshold", "sentence"),
+    [
+        (("--max-load-seconds", "0.000001"), "loading took"),
+        (("--max-peak-gib", "0.001"), "host memory reached"),
+        (("--min-decode-tps", "1e12"), "decode reached"),
+    ],
+)
+def test_thresholds(folder: Path, threshold: tuple[str, str], sentence: str) -> None:
+    done = mlload(folder, *QUICK, *threshold, "--format", "github")
+    assert done.returncode == 1 and f"::error title=mlload load-test safetensors::{sentence}" in done.stdout
+
+
+def test_pt_files(folder: Path, tmp_path: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    done = mlload(tmp_path, "--weights-only", "--tp", "2", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["load_format"] == "pt"
+
+
+def test_a_rank_that_fails_is_named(folder: Path, tmp_path: Path) -> None:
+    """The tensor that only rank 1 misses: its half of a file is gone."""
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    tensors[name] = tensors[name][:32].contiguous()
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    done = mlload(tmp_path, "--weights-only", "--tp", "2")
+    assert done.returncode == 1
+    assert done.stderr.startswith("mlload: rank ") and "q_proj" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_nan_weights_do_not_speak(folder: Path, tmp_path: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][3] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    done = mlload(tmp_path, *QUICK)
+    assert done.returncode == 1 and "NaN or infinite" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--load-format", "tarball"), "no loader for load_format 'tarball'"),
+        (("--dtype", "int3"), "--dtype takes auto"),
+        (("--kv-cache-dtype", "int3"), "--kv-cache-dtype takes auto"),
+        (("--expect", "nothing.json"), "cannot be read as a record"),
+    ],
+)
+def test_wrong_usage(folder: Path, words: tuple[str, str], sentence: str) -> None:
+    done = mlload(folder, *words)
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+
+
+def test_interrupted_ranks_leave_nothing_behind(folder: Path) -> None:
+    words = [sys.executable, "-m", "mlload", "load-test", str(folder), "--tp", "2", "--decode", "100000"]
+    process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ours: list[int] = []
+    until = time.monotonic() + 60
+    while len(ours) < 2 and time.monotonic() < until:
+        time.sleep(0.2)
+        ours = children(process.pid)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and errors.strip() == "mlload: interrupted"
+    assert len(ours) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in ours)
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_torchrun(folder: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        "0",
+        "-m",
+        "mlload",
+    ]
+    arguments = ["load-test", str(folder), "--tp", "2", *QUICK, "--format", "json"]
+    done = subprocess.run([*words, *arguments], capture_output=True, text=True, env=ENVIRONMENT, timeout=180)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(json.loads(done.stdout)["ranks"]) == 2
