@@ -18,6 +18,17 @@ from mlload.plan.mesh import Mesh
 from mlload.profiles.profile import Profile
 
 LOCK_VERSION = 1
+PLACE = {"code": str, "where": str}
+SHAPE = {
+    "engine": {"name": str, "assumed": dict},
+    "models": [
+        {
+            "flags": dict,
+            "files": [{"name": str, "size": int, "sha256": str}],
+            "judged": [{"tp": int, "pp": int, "dp": int, "verdict": str, "findings": [PLACE], "waived": [PLACE]}],
+        }
+    ],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +108,33 @@ def engine(profile: Profile) -> dict[str, Any]:
     }
 
 
+def fits(value: Any, shape: Any) -> bool:
+    """Whether a value has what is read of it: a type, a list of one shape, or keys with theirs."""
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(fits(value.get(key), inner) for key, inner in shape.items())
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(item, shape[0]) for item in value)
+    return isinstance(value, shape)
+
+
 def read_lock(path: str | Path) -> dict[str, Any]:
     """Raises MlloadError where there is no lock, or one of another version."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        raw = Path(path).read_bytes()
     except OSError as error:
         raise MlloadError(f"cannot read {path}: {error.strerror}") from None
     try:
-        found = json.loads(text)
+        found = json.loads(raw.decode("utf-8"))
         version = found["lock_version"]
-        usable = isinstance(found["models"], list) and isinstance(found["engine"], dict)
+        usable = version != LOCK_VERSION or fits(found, SHAPE)
     except (ValueError, KeyError, TypeError, RecursionError):
         raise MlloadError(
             f"{path} is no lock of mlload", hint=f"mlload validate SOURCE --lock {path} writes one"
         ) from None
-    if version != LOCK_VERSION or not usable:
+    if version != LOCK_VERSION:
         raise MlloadError(f"{path} is a lock of version {version}; this mlload reads version {LOCK_VERSION}")
+    if not usable:
+        raise MlloadError(f"{path} is a damaged lock", hint=f"mlload validate SOURCE --lock {path} writes one")
     return found  # type: ignore[no-any-return]
 
 

@@ -130,3 +130,37 @@ def test_what_is_no_lock(tmp_path: Path, text: str) -> None:
         read_lock(path)
     with pytest.raises(MlloadError, match="cannot read"):
         read_lock(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("engine",), []),
+        (("engine", "assumed"), None),
+        (("models",), {}),
+        (("models", 0), None),
+        (("models", 0, "flags"), 1),
+        (("models", 0, "files", 0), "x"),
+        (("models", 0, "files", 0, "sha256"), None),
+        (("models", 0, "files", 0, "size"), "10"),
+        (("models", 0, "judged"), {}),
+        (("models", 0, "judged", 0, "findings"), [{}]),
+        (("models", 0, "judged", 0, "waived"), None),
+    ],
+)
+def test_a_damaged_lock_is_a_sentence(
+    lock: dict[str, Any], tmp_path: Path, path: tuple[str | int, ...], value: Any
+) -> None:
+    inner: Any = lock
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    (tmp_path / "lock.json").write_text(json.dumps(lock))
+    with pytest.raises(MlloadError, match="damaged lock"):
+        read_lock(tmp_path / "lock.json")
+
+
+def test_a_lock_in_no_utf8_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "lock.json").write_bytes(b'{"lock_version": "\xff"}')
+    with pytest.raises(MlloadError, match="no lock"):
+        read_lock(tmp_path / "lock.json")
