@@ -42,7 +42,16 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 # The largest number that any size may be: beyond it a config is damaged, and loops over it would not end.
 LIMITS = dict.fromkeys(
-    ("num_hidden_layers", "num_nextn_predict_layers", "encoder_layers", "decoder_layers", "depth", "num_layers"), 4096
+    (
+        "num_hidden_layers",
+        "num_nextn_predict_layers",
+        "encoder_layers",
+        "decoder_layers",
+        "depth",
+        "num_layers",
+        "num_experts",
+    ),
+    4096,
 )
 LIMIT = 2**40
 

@@ -5,6 +5,7 @@ As vLLM 0.33 does it (config/model.py, `_get_and_verify_max_len`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from mlload.checkpoint.checkpoint import Checkpoint
@@ -59,7 +60,8 @@ def derived_max_model_len(checkpoint: Checkpoint, config: ConfigView) -> Derived
             if kind not in SCALED:
                 factor = one.get("factor", factor)
         if isinstance(factor, (int, float)) and not isinstance(factor, bool) and factor > 0:
-            length = int(length * factor)
+            with suppress(OverflowError):  # no number that anybody meant
+                length = int(length * factor)
     default = length
     if "longrope" in kinds or "su" in kinds:
         original = config.text.get("original_max_position_embeddings")

@@ -164,6 +164,13 @@ def test_what_is_no_config_at_all_is_an_empty_one(raw: Any) -> None:
     assert (view.hidden, view.layers, view.tied, view.architectures) == (0, 0, False, ())
 
 
+@pytest.mark.parametrize("name", ["num_hidden_layers", "num_experts"])
+def test_what_is_looped_over_is_bounded(name: str) -> None:
+    assert ConfigView({name: 4096}).size(name) == 4096
+    view = ConfigView({name: 10**9})
+    assert view.size(name) == 0 and view.problems == {name: 10**9}
+
+
 def test_defaults_name_fields_canonically() -> None:
     assert defaults_of("gpt2")["hidden_size"] == 768
     assert defaults_of("mixtral")["num_experts"] == 8

@@ -258,6 +258,12 @@ def test_a_longer_context_that_the_engine_is_told_to_serve() -> None:
     assert of(found, "CF010")[0].severity == "warning" and (found.starts, found.verdict) == (True, "warn")
 
 
+def test_a_scaling_that_nobody_meant() -> None:
+    for length, factor in ((10**400, 2.5), (1024, 1e308), (1024, float("inf"))):
+        config = {**LLAMA, "max_position_embeddings": length, "rope_scaling": {"rope_type": "linear", "factor": factor}}
+        assert verdict(config, llama(), max_model_len=1024).starts is not None
+
+
 def test_the_scaled_context_counts() -> None:
     scaled = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
     assert not of(verdict(scaled, llama(), max_model_len=4096), "CF010")
