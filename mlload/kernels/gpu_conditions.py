@@ -29,7 +29,7 @@ def weight_only(scheme: Scheme, n: int, k: int, dtype: str, capability: Capabili
     kind = family(scheme)
     if kind not in WEIGHT_ONLY:
         return _other(scheme, "4 and 8-bit weights that it can unpack in registers")
-    return _ours(dtype, capability) or _group(scheme, k) or _edges(scheme, k) or YES
+    return ours(dtype, capability) or _group(scheme, k) or _edges(scheme, k) or YES
 
 
 def fp8(scheme: Scheme, n: int, k: int, dtype: str, capability: Capability) -> Verdict:
@@ -42,7 +42,7 @@ def fp8(scheme: Scheme, n: int, k: int, dtype: str, capability: Capability) -> V
         return Verdict(False, f"blocks of 128x128, not {scheme.block}")
     if capability is not None and capability < (8, 9):
         return Verdict(False, f"fp8 instructions need compute capability 8.9, this GPU has {_version(capability)}")
-    return _ours(dtype, capability) or _multiple("K", k, 16) or YES
+    return ours(dtype, capability) or _multiple("K", k, 16) or YES
 
 
 def scaled_mm(scheme: Scheme, n: int, k: int, dtype: str, capability: Capability) -> Verdict:
@@ -55,14 +55,14 @@ def scaled_mm(scheme: Scheme, n: int, k: int, dtype: str, capability: Capability
         return Verdict(False, f"scales a row need compute capability 9.0, this GPU has {_version(capability)}")
     if dtype != "bfloat16":
         return Verdict(False, f"with scales a row it returns bfloat16 only, not {dtype}")
-    return _ours(dtype, capability) or _multiple("K", k, 16) or _multiple("N", n, 16) or YES
+    return ours(dtype, capability) or _multiple("K", k, 16) or _multiple("N", n, 16) or YES
 
 
 def int8(scheme: Scheme, n: int, k: int, dtype: str, capability: Capability) -> Verdict:
     """torch._int_mm behind our quantize kernel, our GEMM where it has few rows."""
     if family(scheme) != "w8a8_int8":
         return _other(scheme, "8-bit integers with 8-bit activations")
-    return _ours(dtype, capability) or _multiple("K", k, 16) or YES
+    return ours(dtype, capability) or _multiple("K", k, 16) or YES
 
 
 def vllm_marlin(scheme: Scheme, n: int, k: int, dtype: str, capability: Capability) -> Verdict:
@@ -102,7 +102,7 @@ def vllm_cutlass_fp8(scheme: Scheme, n: int, k: int, dtype: str, capability: Cap
     return _multiple("N", n, 16) or _multiple("K", k, 16) or YES
 
 
-def _ours(dtype: str, capability: Capability) -> Verdict | None:
+def ours(dtype: str, capability: Capability) -> Verdict | None:
     """What all of our kernels need."""
     if not installed("triton"):
         return Verdict(False, "triton is not installed")

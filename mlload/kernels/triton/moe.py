@@ -50,14 +50,23 @@ class Experts(NamedTuple):
 
 
 def stack(
-    scheme: Scheme | None, experts: Sequence[Mapping[str, Tensor]], n: int, k: int, dtype: torch.dtype
+    scheme: Scheme | None,
+    experts: Sequence[Mapping[str, Tensor]],
+    n: int,
+    k: int,
+    dtype: torch.dtype,
+    *,
+    native_fp8: bool = True,
 ) -> Experts:
-    """Stored tensors of each expert's [n, k] linear -> the form that the kernels read. A "bias" is kept."""
+    """Stored tensors of each expert's [n, k] linear -> the form that the kernels read. A "bias" is kept.
+
+    native_fp8: fp8 blocks for fp8 instructions; False: in planes, unpacked bit by bit
+    """
     kind = family(scheme)
     if scheme is None or kind == "unquantized":
         parts = [{"weight": tensors["weight"].to(dtype)} for tensors in experts]
         spec = None
-    elif kind == "fp8_block":
+    elif kind == "fp8_block" and native_fp8:
         found = [elements(scheme, tensors, n, k) for tensors in experts]
         parts = [{"weight": part.codes, "scale": part.scale} for part in found]
         spec = None

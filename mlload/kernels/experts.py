@@ -1,0 +1,108 @@
+"""Which kernel mlload's own executor runs the experts of a layer with, and why not the others.
+
+E = experts of this rank, H = hidden size, I = intermediate size of this rank; gate_up [2I, H] and down [H, I] of each
+expert as stored. Router weights multiply what the experts return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.kernels import gpu_conditions
+from mlload.kernels.choice.question import Declined
+from mlload.kernels.conditions import YES, Capability, readable
+from mlload.kernels.families import family
+from mlload.kernels.kernel import Verdict
+from mlload.quant.spec import Scheme
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FUSED = ("w4a16", "w8a16", "mxfp4", "nvfp4", "fp8_block")
+ACTIVATIONS = ("silu", "swiglu_oai")
+
+
+class ExpertShape(NamedTuple):
+    """activation: "silu" (gate in the first I rows of gate_up) or "swiglu_oai" (gate and up alternate, clamped)."""
+
+    experts: int
+    hidden: int
+    inner: int
+    activation: str = "silu"
+    limit: float = 7.0
+
+
+class ExpertsKernel(Protocol):
+    name: str
+    provider: str
+
+    def prepare(
+        self, gate_up: Sequence[Mapping[str, Tensor]], down: Sequence[Mapping[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Stored tensors of each expert by suffix, "bias" among them where there is one -> what `apply` reads."""
+        ...
+
+    def apply(self, x: Tensor, packed: Mapping[str, Tensor], weights: Tensor, ids: Tensor) -> Tensor:
+        """x [T, H], weights and ids [T, top_k] (-1: an expert of another rank) -> [T, H]."""
+        ...
+
+
+class ChosenExperts(NamedTuple):
+    kernel: ExpertsKernel
+    provider: str
+    declined: tuple[Declined, ...]
+
+
+def fused(scheme: Scheme | None, shape: ExpertShape, dtype: str, capability: Capability) -> Verdict:
+    """Our grouped GEMMs."""
+    if scheme is None or family(scheme) == "unquantized":
+        return gpu_conditions.ours(dtype, capability) or YES
+    if family(scheme) not in FUSED:
+        return Verdict(False, f"experts of {scheme.format} {scheme.layout or scheme.strategy} are not among its codes")
+    if scheme.act_order:
+        return Verdict(False, "rows out of order, in an order of each expert's own")
+    check = gpu_conditions.fp8 if _native_fp8(scheme, capability) else gpu_conditions.weight_only
+    for n, k in ((2 * shape.inner, shape.hidden), (shape.hidden, shape.inner)):
+        verdict = check(scheme, n, k, dtype, capability)
+        if not verdict.ok:
+            return verdict
+    return YES
+
+
+def _native_fp8(scheme: Scheme, capability: Capability) -> bool:
+    return family(scheme) == "fp8_block" and (capability is None or capability >= (8, 9))
+
+
+def select_experts(
+    scheme: Scheme | None,
+    shape: ExpertShape,
+    dtype: Any,
+    device: Any = "cpu",
+    capability: tuple[int, int] | None = None,
+) -> ChosenExperts:
+    """The kernel for a layer's experts (those of this rank), all of one scheme; None: not quantized."""
+    import torch
+
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    if shape.activation not in ACTIVATIONS:
+        raise MlloadError(f"unknown activation of experts {shape.activation!r}; known: {', '.join(ACTIVATIONS)}")
+    if capability is None and str(device).startswith("cuda"):
+        capability = torch.cuda.get_device_capability(device)
+    name = str(dtype).removeprefix("torch.")
+    declined: list[Declined] = []
+    if str(device).startswith("cuda"):
+        verdict = fused(scheme, shape, name, capability)
+        if verdict.ok:
+            native = scheme is not None and _native_fp8(scheme, capability)
+            module = import_module("mlload.kernels.triton.experts")
+            return ChosenExperts(module.FusedExperts(scheme, shape, dtype, native), "mlload", ())
+        declined.append(Declined("fused_moe", verdict.reason))
+    if scheme is not None:
+        verdict = readable(scheme, 2 * shape.inner, shape.hidden, name, capability)
+        if not verdict.ok:
+            raise MlloadError(f"no kernel runs these experts: {verdict.reason}")
+    module = import_module("mlload.kernels.cpu.experts")
+    return ChosenExperts(module.ExpertByExpert(scheme, shape, dtype, str(device)), "torch", tuple(declined))
