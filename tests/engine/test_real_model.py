@@ -43,7 +43,8 @@ def ids(tokenizer: Any) -> Tensor:
 def theirs(folder: Path) -> Any:
     import transformers
 
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model.eval()
 
 
 @pytest.fixture(scope="module")
