@@ -67,7 +67,8 @@ def command(
     if form == "json":
         out.json(
             {
-                "schema": "mlload.convert/1",
+                "schema_version": 1,
+                "command": "convert",
                 "source": checkpoint.label,
                 "output": output,
                 "files": [{"name": name, "bytes": nbytes} for name, nbytes in done.files],

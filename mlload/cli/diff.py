@@ -39,7 +39,7 @@ def command(ctx: click.Context, one: str, other: str, form: str) -> None:
     out: Output = ctx.obj
     found = diff(Checkpoint.open(one), Checkpoint.open(other))
     if form == "json":
-        out.json({"schema": "mlload.diff/1", "a": one, "b": other, "same": found.same, **document(found)})
+        out.json({"schema_version": 1, "command": "diff", "a": one, "b": other, "same": found.same, **document(found)})
     else:
         out.print_all(lines(found))
     ctx.exit(0 if found.same else 1)

@@ -41,7 +41,8 @@ def command(ctx: click.Context, source: str | None, index: bool, dedup: bool, in
     if form == "json":
         out.json(
             {
-                "schema": "mlload.repair/1",
+                "schema_version": 1,
+                "command": "repair",
                 "source": checkpoint.label,
                 "actions": list(repair.reasons),
                 "rewritten": [rewrite.file for rewrite in repair.rewrites],

@@ -56,7 +56,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "schema": "mlload.shard/1",
+            "schema_version": 1,
+            "command": "shard",
             "source": self.label,
             "output": self.output,
             "what": self.what,
