@@ -21,7 +21,7 @@ from mlload.profiles.gpus import Gpu, judged_by_default
 from mlload.validators.context import Request
 from mlload.validators.memory import memory_of
 from mlload.validators.rules import attempt
-from mlload.validators.verdict import Fits, Verdict, at_every_size, combine, fits_of, judge, kernels_of
+from mlload.validators.verdict import Fits, Verdict, at_every_size, at_this_size, combine, fits_of, judge, kernels_of
 
 if TYPE_CHECKING:
     from mlload.cli.validate_deep import Deep, Looked
@@ -188,7 +188,7 @@ def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[W
         kv_dtype=request.kv_cache_dtype,
         quantization=request.quantization,
     ):
-        if not any(kernel.refusals for kernel in kernels_of(other)):
+        if not any(kernel.refusals for kernel in kernels_of(other)) and not any(at_this_size(other, request)):
             memory = attempt("memory", partial(memory_of, other, request), [])
             longest = None if memory is None else memory.max_model_len
             found.append(WorkingSize(other.mesh, fits_of(other, request, memory), longest))

@@ -104,18 +104,27 @@ def of_gpu(plan: Plan, request: Request) -> Iterator[Finding]:
     yield from plan.violations
     for choice in kernels_of(plan):
         yield from choice.refusals
-    dtype_rules = [rule for rule in rules.all_rules() if rule.code.startswith("DT")]
-    yield from rules.run(Context(plan.model, plan, request), dtype_rules)[0]
+    yield from _by_rules(("DT",), plan, request)
 
 
 def at_every_size(plan: Plan, request: Request) -> Iterator[Finding]:
-    """Errors that no parallel size changes: of the files, their tensors, their names and the config."""
-    config_rules = [
-        rule for rule in rules.all_rules() if rule.code.startswith(("CF", "FI", "LO", "NM", "DR002", "DR003"))
-    ]
-    from_rules, _ = rules.run(Context(plan.model, plan, request), config_rules)
+    """Errors that no parallel size changes: of the files, their tensors, their names, the config, the GPU's dtypes, and
+    of what was asked beside the sizes."""
+    from_rules = _by_rules(("CF", "FI", "LO", "NM", "DT", "DR002", "DR003", "LD001", "LD002"), plan, request)
     found = (*plan.model.checkpoint.problems, *engine_refusals(plan, request), *plan.model.findings, *from_rules)
     return (finding for finding in found if finding.severity == "error")
+
+
+def at_this_size(plan: Plan, request: Request) -> Iterator[Finding]:
+    """Errors of what was asked beside the sizes, that another size may not have: of a draft's own parallel size, of
+    files that were written for one size."""
+    return (finding for finding in _by_rules(("DR001", "DR004", "LD003"), plan, request) if finding.severity == "error")
+
+
+def _by_rules(codes: tuple[str, ...], plan: Plan, request: Request) -> list[Finding]:
+    """What the rules say whose codes begin so."""
+    chosen = [rule for rule in rules.all_rules() if rule.code.startswith(codes)]
+    return rules.run(Context(plan.model, plan, request), chosen)[0]
 
 
 def kernels_of(plan: Plan) -> Iterator[Choice]:

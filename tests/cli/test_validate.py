@@ -106,6 +106,25 @@ def test_the_variable_that_allows_more_tokens(mlload: Run, llama: Path, value: s
     assert done.returncode == code and "CF010" in done.stdout and "not judged" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--load-format", "gguf"),
+        ("--load-format", "sharded_state"),
+        ("--load-format", "nonsense"),
+        ("--kv-cache-dtype", "nonsense"),
+        ("--speculative", '{"method": "ngram"}'),
+        ("--quantization", "nonsense"),
+    ],
+)
+@pytest.mark.parametrize("tp", ["1", "4"])
+def test_no_line_is_offered_that_repeats_what_is_refused(
+    mlload: Run, llama: Path, asked: tuple[str, ...], tp: str
+) -> None:
+    (result,) = validated(mlload, llama, "--gpu", "h100", "--tp", tp, *asked, code=1)["results"]
+    assert (result["starts"], result["sizes_that_work"], result["serve"]) == (False, [], None)
+
+
 def test_missing_tensor(mlload: Run, llama: Path) -> None:
     shapes = llama_shapes(CONFIG)
     del shapes["model.layers.1.mlp.up_proj.weight"]
