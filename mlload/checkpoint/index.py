@@ -9,7 +9,7 @@ from typing import Any
 from mlload.checkpoint import hints, json_text
 from mlload.checkpoint.checkpoint import Index
 from mlload.checkpoint.finding import Finding
-from mlload.checkpoint.fold import fold_names
+from mlload.checkpoint.fold import LONGEST, fold_names
 from mlload.checkpoint.json_text import BadJson, StrictObject, kind_of, quote
 from mlload.checkpoint.sources.base import Source
 from mlload.checkpoint.tensor import TensorRef
@@ -129,7 +129,8 @@ def missing_files(source: Source, index: Index, present: set[str], unread: set[s
     for file in sorted(held):
         tensors = held[file]
         message = (
-            f"{index.name} names {file}, which is not there: {len(tensors):,} "
+            f"{index.name} names {file if len(file) <= LONGEST else quote(file, LONGEST)}, which is not there: "
+            f"{len(tensors):,} "
             f"{'tensors are' if len(tensors) > 1 else 'tensor is'} missing ({fold_names(tensors)})."
         )
         numbers = {"tensors": len(tensors), "file": file}

@@ -69,6 +69,12 @@ def test_paths_out_of_the_folder(tmp_path: Path, file: str) -> None:
     assert "secret" not in checkpoint.tensors and checkpoint.problems[0].message.isprintable()
 
 
+def test_a_missing_file_of_a_name_without_end(tmp_path: Path) -> None:
+    build.write_index(tmp_path, {**build.write_sharded(tmp_path), "a": "b" * 5000})
+    told = [problem for problem in Checkpoint.open(str(tmp_path)).problems if problem.code == "FI031"]
+    assert len(told) == 1 and len(told[0].message) < 400
+
+
 def test_file_in_a_folder_below(tmp_path: Path) -> None:
     build.write_config(tmp_path)
     (tmp_path / "sub").mkdir()
