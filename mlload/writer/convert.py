@@ -14,6 +14,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.gguf import read_gguf
 from mlload.plan.model import read_model
 from mlload.writer.carry import carried
+from mlload.writer.execute import sync_data
 from mlload.writer.folder import OutputFolder
 from mlload.writer.gguf_config import hf_config
 from mlload.writer.gguf_tensors import Converted, converted, encoded, factors, values
@@ -149,7 +150,7 @@ def _write(
                     unsynced += len(raw)
                 if unsynced >= SYNC_EVERY:
                     for other in outputs:
-                        os.fdatasync(other)
+                        sync_data(other)
                     folder.record(number)
                     unsynced = 0
         for descriptor in outputs:

@@ -21,6 +21,8 @@ from mlload.writer.copies import CHUNK, Job, Write
 EPOCH = 512 * 1024 * 1024
 IOV_MAX = 1024
 THREADS = 4
+# Not every system has the lighter of the two.
+sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 # What copy_file_range answers where one of the two file systems does not offer it.
 NOT_BETWEEN_THESE = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM)
 
@@ -107,7 +109,7 @@ class Copier:
                     return
                 epoch = self._epochs[at]
             for number in self.outputs:
-                os.fdatasync(number)
+                sync_data(number)
             for write, digest in epoch.checks:
                 self._check(write, digest)
             epoch.checks.clear()
@@ -234,7 +236,8 @@ class Copier:
     def _check(self, write: Write, digest: bytes) -> None:
         descriptor = self.outputs[write.file]
         first, last = min(write.places), max(write.places) + write.length
-        os.posix_fadvise(descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
         if _digest(os.pread(descriptor, write.length, place) for place in write.places) != digest:
             raise MlloadError(
                 f"what was written at byte {write.places[0]:,} of output file {write.file} reads back differently",
