@@ -18,7 +18,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.cli.output import Output
 
 # In the order in which somebody meets a checkpoint. "load-test" lives in mlload.cli.load_test.
-COMMANDS = ("inspect", "validate", "shard", "convert", "repair", "diff", "load-test", "rules", "demo")
+COMMANDS = ("inspect", "validate", "quantize", "shard", "convert", "repair", "diff", "load-test", "rules", "demo")
 
 
 class Commands(click.Group):

@@ -1,0 +1,137 @@
+"""`mlload quantize`: a smaller checkpoint, in bounded memory, that engines load with no flags."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from mlload.cli import options
+from mlload.cli.output import Output
+
+EXAMPLES = """\b
+mlload quantize ./llama-8b --method awq
+mlload quantize ./llama-8b -o ./small --method gptq --group-size 64 --calib text.txt
+mlload quantize ./llama-8b --method fp8 --tp 4
+mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@options.source
+@click.option("--output", "-o", metavar="OUT", help="The folder to write [default: SOURCE-METHOD, beside it].")
+@click.option(
+    "--method",
+    type=click.Choice(["awq", "gptq", "rtn", "fp8", "int8", "mxfp4", "nvfp4"]),
+    required=True,
+    help="awq and gptq look at calibration data; the others at the weights alone.",
+)
+@click.option("--scheme", metavar="NAME", help="W4A16, W4A16_ASYM, W8A16, W8A8, FP8, FP8_TENSOR, FP8_BLOCK, ...")
+@click.option("--bits", type=int, help="Of an integer weight: 4 or 8.")
+@click.option("--group-size", type=int, help="Weights that share a scale: 32, 64, 128, or -1 for a whole row.")
+@click.option("--sym/--asym", "symmetric", default=None, help="Without or with zero points.")
+@click.option("--clip/--no-clip", default=True, help="Search the ranges that lose least [default: on].")
+@click.option("--act-order/--no-act-order", default=True, help="GPTQ: columns that matter first [default: on].")
+@click.option("--save-as", type=click.Choice(["awq", "gptq", "compressed-tensors", "fp8"]), help="Whose layout.")
+@click.option("--ignore", multiple=True, metavar="PATTERN", help="Leave these layers as they are; a glob, or re:REGEX.")
+@click.option("--override", multiple=True, metavar="PATTERN=bits:8", help="Another width or group for some layers.")
+@click.option("--calib", default="builtin", show_default=True, metavar="builtin|FILE", help="Text (.txt, .jsonl).")
+@click.option("--samples", type=click.IntRange(1), default=128, show_default=True, help="Of calibration text.")
+@click.option("--seq-len", type=click.IntRange(8), default=512, show_default=True, help="Tokens of each.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which samples are drawn.")
+@click.option("--eval-samples", type=click.IntRange(0), default=0, help="Chunks for perplexity before and after.")
+@options.tp
+@click.option("--max-shard-size", metavar="SIZE", default="5GB", show_default=True, help="No file larger than this.")
+@click.option("--max-memory", metavar="SIZE", help="Refuse a run that would need more.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and what it takes.")
+@click.option("--no-check", is_flag=True, help="Do not read everything back at the end.")
+@click.option("--report", metavar="FILE", help="Where the report goes [default: OUT.quantize.json and .md].")
+@options.revision
+@options.text_or_json
+@click.pass_context
+def command(ctx: click.Context, /, source: str | None, form: str, **values: Any) -> None:
+    """Quantize the linear layers of a checkpoint; everything else goes along untouched.
+
+    Routers, output head, embeddings, norms and towers stay as they are. The output appears when it is complete; an
+    interrupted run goes on with --resume. Afterwards every layer is read back and compared.
+    """
+    from mlload.checkpoint.checkpoint import Checkpoint
+    from mlload.checkpoint.sources.progress import stderr_progress
+    from mlload.quantize.recipe import make_recipe
+
+    options.answer_once(ctx)
+    out: Output = ctx.obj
+    recipe = make_recipe(
+        values["method"],
+        scheme=values["scheme"],
+        bits=values["bits"],
+        group_size=values["group_size"],
+        symmetric=values["symmetric"],
+        save_as=values["save_as"],
+        ignore=tuple(values["ignore"]),
+        overrides=tuple(values["override"]),
+        clip=values["clip"],
+    )
+    progress = stderr_progress()
+    checkpoint = Checkpoint.open(
+        options.source_or_here(source, "quantize"), revision=values["revision"], progress=progress
+    )
+    out.kept.append(checkpoint)
+    result, reports = quantized(checkpoint, recipe, values, progress, None if form == "json" else out.note)
+    if form == "json":
+        out.json(result.as_json())
+    else:
+        out.print_all(result.lines())
+        if reports:
+            out.print(f"  report: {reports[0]}, {reports[1]}")
+        if result.exit_code == 0 and result.written:
+            out.print(f"  next: mlload validate {result.output}")
+    ctx.exit(result.exit_code)
+
+
+def quantized(checkpoint: Any, recipe: Any, values: dict[str, Any], progress: Any, say: Any) -> tuple[Any, Any]:
+    """The run, and the names of its reports (None for a dry run)."""
+    from mlload.quantize.report import write_reports
+    from mlload.quantize.run import Options, run
+    from mlload.writer.sizes import parse_size
+
+    output = values["output"] or default_output(checkpoint.label, values["method"])
+    sizes = (1,) if values["tp"] is None else tuple(options.sizes(values["tp"], "--tp"))
+    calibration = None
+    if recipe.calibrated or values["eval_samples"]:
+        from mlload.engine.calibrate_text import read_calibration
+
+        calibration = read_calibration(
+            checkpoint, values["calib"], values["samples"], values["seq_len"], values["seed"], recipe.calibrated
+        )
+    result = run(
+        checkpoint,
+        recipe,
+        Options(
+            output=output,
+            tp=sizes,
+            limit=parse_size(values["max_shard_size"], "--max-shard-size"),
+            memory=None if values["max_memory"] is None else parse_size(values["max_memory"], "--max-memory"),
+            resume=values["resume"],
+            dry_run=values["dry_run"],
+            checked=not values["no_check"],
+            calibration=calibration,
+            evaluate=values["eval_samples"],
+        ),
+        progress=progress,
+        say=say,
+    )
+    reports = None
+    if result.written:
+        reports = write_reports(result, values["report"] or f"{output.rstrip('/')}.quantize")
+    return result, reports
+
+
+def default_output(label: str, method: str) -> str:
+    """`llama-8b` -> `llama-8b-awq` beside it; a model of the Hub lands in the current folder."""
+    plain = label.rstrip("/")
+    if os.path.isdir(plain):
+        return f"{os.path.abspath(plain) if plain in ('.', '..') else os.path.normpath(plain)}-{method}"
+    return f"{os.path.basename(plain.split('@')[0])}-{method}"

@@ -1,0 +1,203 @@
+"""Methods that look at data: one decoder layer at a time is read, measured, quantized and written.
+
+What a layer's linears see is kept as second moments H = X^T X, one for each distinct input; from these the methods
+compute, without another forward pass. Samples go on through the quantized layer (GPTQ) or the original one (AWQ).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mlload.engine.calibrate_awq import fold_scales
+from mlload.engine.calibrate_inputs import Input, measured
+from mlload.engine.layerwise import Layerwise
+from mlload.plan.model import Model
+from mlload.quant.algorithms import awq, gptq, integer
+from mlload.quant.spec import Scheme
+from mlload.quantize.recipe import Recipe
+from mlload.quantize.source import SourceTensors
+from mlload.quantize.stream import Sheets, copy_tensor
+from mlload.quantize.targets import Target, Targets
+from mlload.quantize.weights import TORCH, Values, as_array, integers, scale_dtype
+
+STATE = "mlload-calibration.npz"
+
+
+def write_calibrated(
+    model: Model, targets: Targets, recipe: Recipe, sheets: Sheets, calibration: Any, step: Callable[[int], None]
+) -> dict[str, Any]:
+    """Everything of the source, layer by layer. Gives `changed` (scaled weights, for the check), `outputs` (relative
+    error of each linear's outputs) and `notes`."""
+    torch.manual_seed(calibration.seed)
+    checkpoint = model.checkpoint
+    source = SourceTensors(checkpoint)
+    runner = Layerwise(model, source.finite, list(checkpoint.tensors))
+    state = State(os.path.join(sheets.folder.partial, STATE), sheets.folder.done)
+    inside = {name for number in range(len(runner.layers)) for name in runner.layer_tensors(number)}
+    by_weight = {target.weight: target for target in targets.targets}
+    first = runner.embed(calibration.samples)
+    hidden = first if state.hidden is None else state.hidden
+    if state.done == 0:
+        for name in checkpoint.tensors:
+            if name not in inside:
+                step(checkpoint.tensors[name].nbytes)
+                copy_tensor(checkpoint, name, sheets)
+    for number in range(len(runner.layers)):
+        names = runner.layer_tensors(number)
+        step(sum(checkpoint.tensors[name].nbytes for name in names))
+        if number < state.done:
+            continue
+        runner.fill(runner.layer_prefix(number))
+        layer = Layer(runner, number, by_weight)
+        hidden = _one_layer(layer, hidden, recipe, calibration, sheets, state)
+        for name in names:
+            if name not in by_weight:
+                _put_plain(layer, name, sheets)
+        runner.empty(runner.layer_prefix(number))
+        state.save(number + 1, hidden)
+        sheets.done(number + 1, now=True)
+    os.unlink(state.path)
+    return {"changed": state.changed(source, by_weight), "outputs": state.outputs, "notes": state.notes}
+
+
+class Layer:
+    """One filled layer: its modules, and which of them are targets."""
+
+    def __init__(self, runner: Layerwise, number: int, by_weight: dict[str, Target]) -> None:
+        self.runner = runner
+        self.number = number
+        self.module = runner.layers[number]
+        self.targets: dict[nn.Module, Target] = {}
+        self.by_disk: dict[str, nn.Module] = {}
+        for path, module in self.module.named_modules():
+            name = runner.params.get(f"{runner.layer_prefix(number)}{path}.weight")
+            if name is not None:
+                self.by_disk[name.removesuffix(".weight")] = module
+                if name in by_weight:
+                    self.targets[module] = by_weight[name]
+
+
+class State:
+    """What an interrupted run needs to go on: the samples as the next layer sees them, and what was scaled."""
+
+    def __init__(self, path: str, done: int) -> None:
+        self.path = path
+        self.done = 0
+        self.hidden: Tensor | None = None
+        self.scales: dict[str, Any] = {}
+        self.outputs: dict[str, float] = {}
+        self.notes: list[str] = []
+        if not done or not os.path.exists(path):
+            return
+        with np.load(path, allow_pickle=False) as held:
+            about = json.loads(str(held["about"]))
+            # The record may be one layer behind: that layer is then done again from where it began.
+            if about["done"] == done or about["done"] == done + 1:
+                self.done, self.hidden = about["done"], torch.from_numpy(held["hidden"])
+                self.outputs, self.notes = about["outputs"], about["notes"]
+                self.scales = {k: held[k] for k in held.files if k.startswith(("in/", "out/"))}
+
+    def save(self, done: int, hidden: Tensor) -> None:
+        about = json.dumps({"done": done, "outputs": self.outputs, "notes": self.notes})
+        temporary = self.path + ".new.npz"
+        with open(temporary, "wb") as handle:
+            arrays: dict[str, Any] = {"about": np.array(about), "hidden": hidden.numpy(), **self.scales}
+            np.savez(handle, **arrays)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(temporary, self.path)
+
+    def changed(self, source: SourceTensors, by_weight: dict[str, Target]) -> Callable[[str], Any]:
+        """Of a target's path: its source weight as it was scaled before it was quantized, None where it was not."""
+        weights = {target.path: target.weight for target in by_weight.values()}
+
+        def scaled(path: str) -> Any:
+            inputs, outputs = self.scales.get(f"in/{path}"), self.scales.get(f"out/{path}")
+            if inputs is None and outputs is None:
+                return None
+            weight = source.tensor(weights[path]).float().numpy().copy()
+            if inputs is not None:
+                weight *= inputs[None, :]
+            if outputs is not None:
+                weight /= outputs[:, None]
+            return weight
+
+        return scaled
+
+
+@torch.inference_mode()
+def _one_layer(layer: Layer, hidden: Tensor, recipe: Recipe, calibration: Any, sheets: Sheets, state: State) -> Tensor:
+    """Quantizes and writes the targets of a layer; gives what the next one sees."""
+    inputs, outputs = measured(layer.runner, layer.number, hidden)
+    if recipe.method == "awq":
+        state.notes += fold_scales(layer, inputs, hidden[:1], state.scales)
+    for seen in inputs:
+        for members in _alike(seen, layer):
+            _quantize(members, seen, layer, recipe, calibration, sheets, state)
+    if recipe.method != "gptq":
+        return outputs
+    return torch.cat(list(layer.runner.run(layer.number, hidden)))
+
+
+def _alike(seen: Input, layer: Layer) -> list[list[Any]]:
+    """Targets that see one input under one scheme: they are quantized as one matrix."""
+    found: dict[Scheme, list[Any]] = {}
+    for module in seen.modules:
+        if module in layer.targets:
+            found.setdefault(layer.targets[module].scheme, []).append(module)
+    return list(found.values())
+
+
+def _quantize(
+    members: list[Any], seen: Input, layer: Layer, recipe: Recipe, calibration: Any, sheets: Sheets, state: State
+) -> None:
+    first = layer.targets[members[0]]
+    scheme = first.scheme
+    group = -1 if scheme.group_size is None else scheme.group_size
+    weight = torch.cat([module.weight for module in members])
+    dtype = TORCH[scale_dtype(scheme, first.dtype)]
+    kind: dict[str, Any] = {"symmetric": scheme.symmetric, "dtype": dtype}
+    if recipe.clip:
+        grid = awq.clipped_grid(weight, seen.moment, scheme.bits, group, **kind)
+    else:
+        grid = integer.fit(weight, scheme.bits, group, clip=False, **kind)
+    if recipe.method == "gptq":
+        codes = gptq.quantize(weight, seen.moment, grid, act_order=calibration.act_order)
+    else:
+        codes = integer.quantize(weight, grid)
+    row = 0
+    for module in members:
+        target = layer.targets[module]
+        rows = slice(row, row + target.n)
+        row += target.n
+        part = integer.Grid(grid.scale[rows], grid.zero[rows], grid.bits, grid.group)
+        values: Values = integers(codes[rows], part, scheme, target.dtype)
+        sheets.put_packed(target, values)
+        state.outputs[target.path] = output_error(module.weight, values.back, seen.moment)
+        module.weight.data = values.back
+
+
+def output_error(weight: Tensor, back: Tensor, moment: Tensor) -> float:
+    """||X (W - W')^T|| / ||X W^T|| over the calibration tokens."""
+    lost = back - weight
+    whole = float(((weight @ moment) * weight).sum())
+    return (max(0.0, float(((lost @ moment) * lost).sum())) / whole) ** 0.5 if whole > 0 else 0.0
+
+
+def _put_plain(layer: Layer, name: str, sheets: Sheets) -> None:
+    """A tensor that is not quantized: its bytes as they are, or its new values where a scale was folded into it."""
+    checkpoint = layer.runner.model.checkpoint
+    path, _, last = name.rpartition(".")
+    module = layer.by_disk.get(path)
+    if module is None or not getattr(module, "mlload_scaled", False):
+        copy_tensor(checkpoint, name, sheets)
+        return
+    values = getattr(module, last).to(TORCH[checkpoint.tensors[name].dtype])
+    sheets.put(name, as_array(values).tobytes())

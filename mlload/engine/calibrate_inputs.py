@@ -1,0 +1,80 @@
+"""What the linears of a layer see, as second moments: linears that see one tensor share one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mlload.engine.layerwise import Layerwise
+
+
+@dataclass
+class Input:
+    """modules: linears that see it, in the order of their calls
+    moment: sum of x x^T over all tokens, float32 [K, K]; total: sum of |x|, [K]; tokens: how many"""
+
+    modules: list[nn.Module] = field(default_factory=list)
+    moment: Tensor = field(default_factory=lambda: torch.zeros(()))
+    total: Tensor = field(default_factory=lambda: torch.zeros(()))
+    tokens: int = 0
+
+    @property
+    def magnitude(self) -> Tensor:
+        """Mean of |x|, [K]."""
+        return self.total / max(1, self.tokens)
+
+    def add(self, x: Tensor) -> None:
+        rows = x.reshape(-1, x.shape[-1]).float()
+        if self.tokens == 0:
+            self.moment = torch.zeros(rows.shape[1], rows.shape[1])
+            self.total = torch.zeros(rows.shape[1])
+        self.moment.addmm_(rows.T, rows)
+        self.total += rows.abs().sum(0)
+        self.tokens += rows.shape[0]
+
+    def scaled(self, scale: Tensor) -> None:
+        """The inputs were divided by `scale` [K]."""
+        self.moment /= scale[:, None] * scale[None, :]
+        self.total /= scale
+
+
+@torch.inference_mode()
+def measured(runner: Layerwise, number: int, hidden: Tensor) -> tuple[list[Input], Tensor]:
+    """The inputs of a layer's linears over all samples, and the layer's outputs."""
+    inputs: list[Input] = []
+    of_module: dict[nn.Module, Input] = {}
+    # Kept while a sample runs, so that no other tensor gets the address.
+    seen: dict[tuple[int, int], tuple[Tensor, Input]] = {}
+
+    def look(module: nn.Module, args: tuple[Any, ...]) -> None:
+        x = args[0]
+        key = (x.data_ptr(), x.numel())
+        if key in seen:
+            found = seen[key][1]
+            if of_module.setdefault(module, found) is found and module not in found.modules:
+                found.modules.append(module)
+            return
+        mine = of_module.get(module)
+        if mine is None:
+            mine = of_module[module] = Input([module])
+            inputs.append(mine)
+        seen[key] = (x, mine)
+        mine.add(x)
+
+    hooks = [
+        module.register_forward_pre_hook(look)
+        for module in runner.layers[number].modules()
+        if isinstance(module, nn.Linear)
+    ]
+    outputs = torch.empty_like(hidden)
+    try:
+        for at, output in enumerate(runner.run(number, hidden)):
+            outputs[at] = output[0]
+            seen.clear()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return inputs, outputs

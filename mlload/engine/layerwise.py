@@ -1,0 +1,236 @@
+"""A model run one decoder layer at a time: only that layer's weights are in memory.
+
+The class is transformers' own, on the meta device. A first pass with every layer's forward replaced shows what each
+layer is called with (masks, rotary positions); then layers are filled, run over all samples, and emptied again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.engine.names import Names
+from mlload.plan.model import Model
+
+HEAD_ROWS = 16384  # of an output head, widened at a time
+WIDE_TABLE = 64 * 2**20  # elements of a table that is widened to float32 as a whole
+
+
+class Layerwise:
+    """model: as read; read: disk tensor -> its values; names: the disk tensors there are.
+
+    Every sample has the same length and no padding, so that what layers are called with does not depend on it.
+    """
+
+    def __init__(self, model: Model, read: Callable[[str], Tensor], names: list[str]) -> None:
+        self.model = model
+        self.read = read
+        self.net = _class_on_meta(model)
+        lookup = Names(self.net)
+        self.params: dict[str, str] = {}
+        for name in names:
+            there = lookup.parameter(name)
+            if there is not None:
+                if there in self.params:
+                    raise MlloadError(
+                        f"{there.rpartition('.')[0]} holds all experts of a layer in one tensor in transformers' class: "
+                        "methods that need calibration are not offered for such models by this version",
+                        hint="--method rtn, fp8, int8, mxfp4 or nvfp4 need no data",
+                        exit_code=3,
+                    )
+                self.params[there] = name
+        self.root, self.layers = _layers(self.net, model.config.layers)
+        self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self._compute_buffers()
+
+    def disk(self, module: nn.Module, suffix: str = "weight") -> str | None:
+        """The disk tensor of a module of the class."""
+        for path, there in self.net.named_modules():
+            if there is module:
+                return self.params.get(f"{path}.{suffix}")
+        return None
+
+    def layer_tensors(self, number: int) -> list[str]:
+        """Disk tensors of one layer."""
+        prefix = f"{self.root}.{number}."
+        return [disk for there, disk in self.params.items() if there.startswith(prefix)]
+
+    def outside(self) -> set[str]:
+        """Parameters of the class outside the layers."""
+        return {there for there in self.params if not there.startswith(self.root + ".")}
+
+    def fill(self, prefix: str) -> None:
+        """Parameters below a path get their values, as float32."""
+        for there, disk in self.params.items():
+            if there.startswith(prefix):
+                self._set(there, self.read(disk).float())
+        missing = [n for n, p in self.net.named_parameters() if n.startswith(prefix) and p.is_meta]
+        if missing:
+            raise MlloadError(f"the checkpoint has nothing for {missing[0]} of transformers' class", exit_code=3)
+
+    def empty(self, prefix: str) -> None:
+        for there, _ in list(self.net.named_parameters(remove_duplicate=False)):
+            if there.startswith(prefix):
+                holder, _, last = there.rpartition(".")
+                module = self.net.get_submodule(holder)
+                kept = module._parameters[last]
+                assert kept is not None
+                module._parameters[last] = nn.Parameter(kept.data.to("meta"), requires_grad=False)
+
+    def layer_prefix(self, number: int) -> str:
+        return f"{self.root}.{number}."
+
+    @torch.inference_mode()
+    def embed(self, samples: Tensor) -> Tensor:
+        """[S, L] tokens -> what the first layer sees, float32 [S, L, H]; notes what each layer is called with."""
+        held: list[Tensor] = []
+        self._calls = [((), {})] * len(self.layers)
+
+        def noted(number: int) -> Callable[..., Tensor]:
+            def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+                if number == 0:
+                    held.append(hidden_states)
+                self._calls[number] = (args, kwargs)
+                return hidden_states
+
+            return forward
+
+        self._outside(head=None)
+        try:
+            for number, layer in enumerate(self.layers):
+                layer.forward = noted(number)
+            for sample in samples:
+                self.net(input_ids=sample[None], use_cache=False)
+        finally:
+            for layer in self.layers:
+                del layer.forward
+            self._outside_away()
+        return torch.cat(held)
+
+    @torch.inference_mode()
+    def run(self, number: int, hidden: Tensor) -> Iterator[Tensor]:
+        """One layer's outputs, sample by sample, [1, L, H] each."""
+        args, kwargs = self._calls[number]
+        for sample in hidden:
+            found = self.layers[number](sample[None], *args, **kwargs)
+            yield found[0] if isinstance(found, tuple) else found
+
+    @torch.inference_mode()
+    def logits(self, samples: Tensor, hidden: Tensor) -> Iterator[Tensor]:
+        """Sample by sample: what the class makes of the last layer's outputs, float32 [L, V]."""
+        at: list[Tensor] = []
+        self._outside(head=_Head(self._head_weight()))
+        try:
+            for number, layer in enumerate(self.layers):
+                layer.forward = (lambda *_, **__: at[0]) if number == 0 else (lambda x, *_, **__: x)
+            for sample, states in zip(samples, hidden, strict=True):
+                at[:] = [states[None]]
+                yield self.net(input_ids=sample[None], use_cache=False).logits[0].float()
+        finally:
+            for layer in self.layers:
+                del layer.forward
+            self._outside_away()
+
+    # Outside the layers
+
+    def _head_weight(self) -> tuple[Tensor, Tensor | None]:
+        head = self.net.get_output_embeddings()
+        name = self.disk(head)
+        if name is None:
+            name = self.disk(self.net.get_input_embeddings())
+        if name is None:
+            raise MlloadError("the checkpoint holds no output head", exit_code=3)
+        bias = self.disk(head, "bias")
+        return self.read(name), None if bias is None else self.read(bias).float()
+
+    def _outside(self, head: nn.Module | None) -> None:
+        """Norms, tables; the head is not computed, or by rows."""
+        self._kept_head = self.net.get_output_embeddings()
+        self.net.set_output_embeddings(head if head is not None else nn.Identity())
+        table = self.net.get_input_embeddings()
+        for there in self.outside():
+            try:
+                module = self.net.get_submodule(there.rpartition(".")[0])
+            except AttributeError:
+                continue  # the head, which is apart
+            if isinstance(module, nn.Identity | _Head):
+                continue
+            values = self.read(self.params[there])
+            self._set(there, values if module is table and values.numel() > WIDE_TABLE else values.float())
+        if table.weight.dtype != torch.float32:
+            own = table.forward
+            table.forward = lambda ids: own(ids).float()
+
+    def _outside_away(self) -> None:
+        table = self.net.get_input_embeddings()
+        table.__dict__.pop("forward", None)
+        self.net.set_output_embeddings(self._kept_head)
+        for there in self.outside():
+            self.empty(there)
+
+    def _set(self, there: str, values: Tensor) -> None:
+        holder, _, last = there.rpartition(".")
+        module = self.net.get_submodule(holder)
+        shape = module.get_parameter(last).shape if last in module._parameters else module.get_buffer(last).shape
+        values = values.reshape(shape).clone()
+        if last in module._parameters:
+            module._parameters[last] = nn.Parameter(values, requires_grad=False)
+        else:
+            module._buffers[last] = values
+
+    def _compute_buffers(self) -> None:
+        """Rotary tables and the like, which the class computes."""
+        for param in self.net.parameters():
+            param._is_hf_initialized = True
+        for module in self.net.modules():
+            computed = False
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_meta:
+                    module._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
+                    computed = True
+            if computed:
+                self.net._init_weights(module)
+
+
+class _Head(nn.Module):
+    """A head that is widened to float32 a few rows at a time."""
+
+    def __init__(self, stored: tuple[Tensor, Tensor | None]) -> None:
+        super().__init__()
+        self.stored, self.bias = stored
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        parts = [hidden @ rows.float().T for rows in torch.split(self.stored, HEAD_ROWS)]
+        found = torch.cat(parts, -1)
+        return found if self.bias is None else found + self.bias
+
+
+def _class_on_meta(model: Model) -> Any:
+    import transformers
+
+    raw = {key: value for key, value in model.config.raw.items() if key not in ("quantization_config", "auto_map")}
+    model_type = str(raw.pop("model_type", "") or model.config.model_type)
+    build: Any = transformers.AutoModelForCausalLM.from_config
+    try:
+        config = transformers.AutoConfig.for_model(model_type, **raw)
+        with torch.device("meta"):
+            return build(config, dtype=torch.float32).eval()
+    except (ValueError, KeyError, TypeError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise MlloadError(
+            f"transformers {transformers.__version__} builds no causal language model of type {model_type!r}: {line}",
+            hint="--method rtn, fp8, int8, mxfp4 or nvfp4 need no data and no class",
+            exit_code=3,
+        ) from error
+
+
+def _layers(net: nn.Module, count: int) -> tuple[str, list[Any]]:
+    """The path and the modules of the decoder layers."""
+    for path, module in net.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return path, list(module)
+    raise MlloadError(f"{type(net).__name__} has no list of {count} layers", exit_code=3)

@@ -1,0 +1,107 @@
+"""Integers of b bits in groups: grids (scale and zero point), rounding, and clipping that minimises the error.
+
+N = out_features, K = in_features, G = group size (-1: all of K), b = bits. Codes are 0 .. 2**b - 1 and stand for
+`(code - zero) * scale`; a symmetric grid has the zero 2**(b-1).
+Asymmetric grids keep zero inside the range, so that a weight of 0 stays 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Ranges tried, as shares of the largest magnitude: clipping a few weights makes the steps of all others finer.
+SHRINKS = tuple(1.0 - 0.05 * step for step in range(11))
+ROWS = 1 << 22  # elements quantized at a time, so that temporaries stay small
+
+
+class Grid(NamedTuple):
+    """scale: float32 [N, K/G]; zero: float32 [N, K/G], whole numbers; bits; group: G"""
+
+    scale: Tensor
+    zero: Tensor
+    bits: int
+    group: int
+
+
+def grouped(weight: Tensor, group: int) -> Tensor:
+    """[N, K] -> [N, K/G, G]."""
+    n, k = weight.shape
+    return weight.reshape(n, -1, k if group < 0 else group)
+
+
+def range_grid(low: Tensor, high: Tensor, bits: int, symmetric: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Scale and zero of ranges low <= 0 <= high; the scale is one that `dtype` can hold, and never 0."""
+    top = (1 << bits) - 1
+    tiny = torch.finfo(dtype).tiny
+    # Symmetric codes reach from -2**(b-1) to 2**(b-1) - 1.
+    scale = torch.maximum(high, -low) / (top // 2) if symmetric else (high - low) / top
+    scale = scale.to(dtype).float().clamp(min=tiny)
+    if symmetric:
+        return scale, torch.full_like(scale, float(1 << (bits - 1)))
+    return scale, (-low / scale).round().clamp(0, top)
+
+
+def fit(
+    weight: Tensor,
+    bits: int,
+    group: int,
+    *,
+    symmetric: bool,
+    dtype: torch.dtype,
+    clip: bool = True,
+    importance: Tensor | None = None,
+) -> Grid:
+    """The grid of a weight [N, K] with the least squared error, over ranges of SHRINKS times the whole one.
+
+    dtype: in which scales will be stored. importance: [K], what an error in each input channel counts.
+    """
+    step = max(1, ROWS // weight.shape[1])
+    parts = [
+        _fit(weight[at : at + step].float(), bits, group, symmetric, dtype, clip, importance)
+        for at in range(0, weight.shape[0], step)
+    ]
+    return Grid(torch.cat([s for s, _ in parts]), torch.cat([z for _, z in parts]), bits, group)
+
+
+def _fit(
+    weight: Tensor, bits: int, group: int, symmetric: bool, dtype: torch.dtype, clip: bool, importance: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    groups = grouped(weight, group)
+    low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
+    best = range_grid(low, high, bits, symmetric, dtype)
+    if not clip:
+        return best
+    share = None if importance is None else grouped(importance[None], group)
+    least = None
+    for shrink in SHRINKS:
+        scale, zero = range_grid(low * shrink, high * shrink, bits, symmetric, dtype)
+        error = _rounded(groups, scale[..., None], zero[..., None], bits).sub_(groups).square_()
+        loss = (error if share is None else error.mul_(share)).sum(-1)
+        if least is None:
+            least, best = loss, (scale, zero)
+            continue
+        better = loss < least
+        least = torch.where(better, loss, least)
+        best = torch.where(better, scale, best[0]), torch.where(better, zero, best[1])
+    return best
+
+
+def _rounded(groups: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
+    codes = (groups / scale).round_().add_(zero).clamp_(0, (1 << bits) - 1)
+    return codes.sub_(zero).mul_(scale)
+
+
+def quantize(weight: Tensor, grid: Grid) -> Tensor:
+    """Codes uint8 [N, K] of the nearest values."""
+    groups = grouped(weight.float(), grid.group)
+    codes = (groups / grid.scale[..., None]).round_().add_(grid.zero[..., None])
+    return codes.clamp_(0, (1 << grid.bits) - 1).to(torch.uint8).reshape(weight.shape)
+
+
+def dequantize(codes: Tensor, grid: Grid) -> Tensor:
+    """float32 [N, K]."""
+    groups = grouped(codes.float(), grid.group)
+    return groups.sub_(grid.zero[..., None]).mul_(grid.scale[..., None]).reshape(codes.shape)

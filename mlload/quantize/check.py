@@ -1,0 +1,109 @@
+"""After writing: every planned layer read back through our own reader, compared with its source, and validated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.plan.mesh import Mesh
+from mlload.plan.model import read_model
+from mlload.plan.plan import make_plan
+from mlload.profiles import load
+from mlload.quant.formats import spec as stored_spec
+from mlload.quant.formats.registry import get
+from mlload.quant.formats.tensors import shape as stored_shape
+from mlload.quantize.source import SourceTensors
+from mlload.quantize.targets import Target, Targets
+from mlload.quantize.weights import as_array
+from mlload.validators.context import Request
+from mlload.validators.verdict import judge
+
+# A weight that lost more than this was not quantized but destroyed.
+DESTROYED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """planned, quantized: layers; errors: path -> ||W' - W|| / ||W||; problems: sentences, each a reason for exit 1
+    tp: sizes that were validated; warnings: sentences"""
+
+    planned: int
+    quantized: int
+    errors: dict[str, float]
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    tp: tuple[int, ...] = (1,)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "planned": self.planned,
+            "quantized": self.quantized,
+            "problems": list(self.problems),
+            "warnings": list(self.warnings),
+            "validated_tp": list(self.tp),
+            "relative_error": {path: round(error, 6) for path, error in self.errors.items()},
+            **self.extra,
+        }
+
+
+def check(
+    path: str, source: Checkpoint, targets: Targets, tp: tuple[int, ...], changed: Callable[[str], Any] | None = None
+) -> Check:
+    """changed: of a weight that was scaled before it was quantized, its scaled values (float32 [N, K]), else None."""
+    written = Checkpoint.open(path)
+    problems = [f"{p.where}: {p.message}" for p in written.problems if p.severity == "error"]
+    model = read_model(written)
+    found = {module: param.scheme for param in model.params for module in param.modules() if param.scheme is not None}
+    planned = {target.path: target for target in targets.targets}
+    for missing in [p for p in planned if p not in found][:5]:
+        problems.append(f"{missing} was planned and is not quantized")
+    for more in [p for p in found if p not in planned][:5]:
+        problems.append(f"{more} is quantized and was not planned")
+    for target in targets.targets:
+        there = found.get(target.path)
+        if there is not None and (there.bits, there.kind) != (target.scheme.bits, target.scheme.kind):
+            problems.append(f"{target.path} reads back as {there.bits} bits {there.kind}")
+            break
+    profile = load("vllm", None)
+    warnings = []
+    for size in tp:
+        verdict = judge(make_plan(model, profile, Mesh(size)), Request())
+        for finding in verdict.findings:
+            line = f"tp {size}: {finding.code} {finding.where}: {finding.message}"
+            if finding.severity == "error":
+                problems.append(line)
+            elif finding.severity == "warning":
+                warnings.append(line)
+    before, after = SourceTensors(source), SourceTensors(written)
+    errors = {}
+    for target in targets.targets:
+        if target.path in found:
+            weight = changed(target.path) if changed is not None else None
+            if weight is None:
+                weight = before.tensor(target.weight).float().numpy()
+            errors[target.path] = relative_error(dequantized(after, target), weight)
+    for bad in [p for p, error in errors.items() if not error < DESTROYED][:5]:
+        problems.append(f"{bad}: relative error {errors[bad]:.3f}: the weight is destroyed")
+    return Check(
+        len(planned), sum(p in found for p in planned), errors, tuple(problems), tuple(dict.fromkeys(warnings)), tp
+    )
+
+
+def dequantized(tensors: SourceTensors, target: Target) -> Any:
+    """float32 [N, K] of a written layer, by the format's own reader."""
+    parts = {}
+    for tensor in stored_spec(target.scheme, target.n, target.k):
+        name = f"{target.path}.{tensor.suffix}"
+        if name in tensors.checkpoint.tensors:
+            parts[tensor.suffix] = as_array(tensors.tensor(name)).reshape(stored_shape(tensor, target.n, target.k))
+    return get(target.scheme.format).dequantize(target.scheme, parts, target.n, target.k)
+
+
+def relative_error(back: Any, weight: Any) -> float:
+    size = float(np.linalg.norm(weight))
+    return float(np.linalg.norm(back - weight)) / size if size else float(np.linalg.norm(back))

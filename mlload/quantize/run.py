@@ -1,0 +1,179 @@
+"""A whole run: refuse early, say what will be, write, check, report."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.finding import MlloadError
+from mlload.plan.model import Model, read_model
+from mlload.quantize.check import Check, check
+from mlload.quantize.config import as_bytes, new_config, quantization_config, side_files
+from mlload.quantize.forecast import forecast, refuse_what_cannot_fit
+from mlload.quantize.layout import Output, output_of
+from mlload.quantize.recipe import Recipe
+from mlload.quantize.report import Result
+from mlload.quantize.stream import Sheets, write_data_free, write_rest
+from mlload.quantize.targets import find_targets, refuse_misaligned
+from mlload.writer.carry import carried
+from mlload.writer.folder import RECORD, OutputFolder, refuse_existing
+from mlload.writer.holdings import refuse_foreign
+from mlload.writer.progress import Bar
+
+STALE = ("config.json", "quant_config.json", "quantize_config.json", "hf_quant_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """output: folder; tp: sizes to be aligned for; limit: bytes of a file; memory: bytes allowed, None = no limit
+    resume: go on from an interrupted run; dry_run: only say; calibrate: samples for the methods that need data, and for
+    perplexity; checked: read everything back"""
+
+    output: str
+    tp: tuple[int, ...] = (1,)
+    limit: int | None = None
+    memory: int | None = None
+    resume: bool = False
+    dry_run: bool = False
+    checked: bool = True
+    calibration: Any = None
+    evaluate: int = 0
+
+
+def run(
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    options: Options,
+    *,
+    progress: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Result:
+    """Raises MlloadError before anything is written where the request cannot be carried out. say: gets the forecast."""
+    model = sound_model(checkpoint)
+    targets = find_targets(model, recipe)
+    refuse_misaligned(targets, tuple(size for size in options.tp if size > 1))
+    if not options.dry_run:
+        refuse_existing(os.path.abspath(options.output))
+    config = quantization_config(targets, recipe)
+    texts = {name: as_bytes(value) for name, value in side_files(targets, recipe, config).items()}
+    texts["config.json"] = new_config(checkpoint.config, config)
+    settings = "" if options.calibration is None else options.calibration.identity
+    output = output_of(checkpoint, targets, texts, options.limit, repr((recipe.as_json(), settings)))
+    tokens = 0 if options.calibration is None or not recipe.calibrated else options.calibration.tokens
+    cast = forecast(checkpoint, targets, recipe, output, options.output, tokens)
+    refuse_what_cannot_fit(cast, options.output, options.memory)
+    result = Result(checkpoint.label, options.output, recipe, targets, cast, written=False)
+    if options.dry_run:
+        return result
+    if say is not None:
+        say(next(line for number, line in enumerate(result.lines()) if number == 2).strip())
+    return _write(checkpoint, model, result, output, options, progress)
+
+
+def _write(
+    checkpoint: Checkpoint,
+    model: Model,
+    result: Result,
+    output: Output,
+    options: Options,
+    progress: Callable[[str], None] | None,
+) -> Result:
+    recipe, targets = result.recipe, result.targets
+    began = time.monotonic()
+    found: dict[str, Any] = {}
+    _refuse_unasked_rest(options, output)
+    folder = OutputFolder(options.output, output.request, output.layout.nbytes)
+    try:
+        with folder, Sheets(folder, output) as sheets:
+            bar = Bar(progress, os.path.basename(folder.path), sum(r.nbytes for r in checkpoint.tensors.values()))
+            try:
+                if recipe.calibrated:
+                    from mlload.engine.calibrate import write_calibrated
+
+                    found = write_calibrated(model, targets, recipe, sheets, options.calibration, bar.step)
+                else:
+                    write_data_free(checkpoint, targets, recipe, sheets, bar.step)
+                sheets.sync()
+            finally:
+                bar.close()
+            outputs = (options.output, options.output + ".partial")
+            carry = [file for file in carried(checkpoint, outputs) if file.name not in STALE]
+            write_rest(folder, checkpoint, output, carry)
+            folder.finish()
+    except MlloadError as error:
+        # What can never succeed leaves nothing behind; a full disk leaves what can be gone on with.
+        if error.exit_code == 1 and os.path.exists(os.path.join(folder.partial, RECORD)) and "NaN" in error.message:
+            shutil.rmtree(folder.partial, ignore_errors=True)
+        raise
+    except OSError as error:
+        raise MlloadError(
+            f"{folder.partial}: {error.strerror}", hint="make room, then the same command with --resume", exit_code=1
+        ) from error
+    seconds = time.monotonic() - began
+    checked: Check | None = None
+    if options.checked:
+        checked = check(options.output, checkpoint, targets, options.tp, found.get("changed"))
+    quality: dict[str, Any] = {}
+    if options.evaluate and options.calibration is not None:
+        from mlload.engine.calibrate_quality import quality_of
+
+        quality = quality_of(model, options.output, options.calibration, options.evaluate)
+    return replace(
+        result,
+        written=True,
+        resumed=folder.resumed,
+        seconds=seconds,
+        check=checked,
+        quality=quality,
+        calibration={} if not recipe.calibrated else options.calibration.as_json(),
+        notes=tuple(found.get("notes", ())),
+    )
+
+
+def _refuse_unasked_rest(options: Options, output: Output) -> None:
+    """--resume goes on with the very same run only; without it an interrupted one is not silently gone on with."""
+    import json
+
+    path = os.path.join(os.path.abspath(options.output) + ".partial", RECORD)
+    try:
+        with open(path, encoding="ascii") as handle:
+            there = json.load(handle).get("request")
+    except (OSError, ValueError, AttributeError):
+        return
+    if options.resume and there != output.request:
+        raise MlloadError(
+            f"{options.output}.partial is of another source, recipe or calibration data: it cannot be gone on with",
+            hint="the same options as before, or remove that folder",
+            exit_code=1,
+        )
+    if not options.resume:
+        shutil.rmtree(os.path.abspath(options.output) + ".partial")
+
+
+def sound_model(checkpoint: Checkpoint) -> Model:
+    """The source's model. Raises MlloadError for files that are damaged or incomplete, with what was found."""
+    refuse_foreign(checkpoint)
+    if not checkpoint.tensors:
+        raise MlloadError(f"{checkpoint.label} holds no weights", exit_code=1)
+    model = read_model(checkpoint)
+    findings = [f for f in (*checkpoint.problems, *model.findings) if f.severity == "error"]
+    if findings:
+        first = findings[0]
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise MlloadError(
+            f"{checkpoint.label} is not whole: {first.code} {first.where}: {first.message}{more}",
+            hint=f"mlload validate {checkpoint.label}",
+            exit_code=1,
+        )
+    if model.quant is not None and any(param.scheme is not None for param in model.params):
+        raise MlloadError(
+            f"{checkpoint.label} is quantized already ({model.quant.method})",
+            hint="quantize the original weights",
+            exit_code=1,
+        )
+    return model

@@ -1,0 +1,196 @@
+"""Which modules are quantized, which are left alone and why, and what cannot be done at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mlload.checkpoint.finding import MlloadError
+from mlload.plan.bound import BoundParam
+from mlload.plan.model import Model
+from mlload.quant.formats import plain_modules
+from mlload.quant.spec import Scheme
+from mlload.quantize.recipe import Recipe
+
+FLOATS = ("BF16", "F16", "F32")
+
+
+class Target(NamedTuple):
+    """One linear that is quantized.
+
+    path: on disk; weight: its tensor's name; n, k: of the whole model; dtype: of the stored weight
+    fused: the engine's module that it becomes part of; those of one such module share scheme and global scales
+    param: its family
+    """
+
+    path: str
+    weight: str
+    n: int
+    k: int
+    dtype: str
+    scheme: Scheme
+    fused: str
+    param: BoundParam
+
+
+class Plain(NamedTuple):
+    """A linear that stays as it is, and why."""
+
+    path: str
+    reason: str
+    param: BoundParam
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """targets: in the order of the model; plain: linears left alone; beside: tensors that belong to no module of the
+    class, or to draft layers: kept as they are"""
+
+    targets: tuple[Target, ...]
+    plain: tuple[Plain, ...]
+    beside: tuple[str, ...]
+
+
+def find_targets(model: Model, recipe: Recipe) -> Targets:
+    """Raises MlloadError where nothing is left to quantize."""
+    targets: list[Target] = []
+    plain: list[Plain] = []
+    known: set[str] = set()
+    for param in model.params:
+        reason = _family_reason(param)
+        for path in param.modules():
+            if not param.spec.draft:
+                known.update(path + tensor.suffix for tensor in param.stored)
+            if reason == "":
+                continue
+            scheme = recipe.scheme_for(path) if reason is None else None
+            if scheme is None:
+                plain.append(Plain(path, reason or "left out by --ignore", param))
+            else:
+                n, k = param.spec.n, param.spec.k
+                fused = _engine_path(param, path)
+                weight = param.spec.tensor(path)
+                targets.append(Target(path, weight, n, k, param.stored[0].dtype, scheme, fused, param))
+    targets, widened = _whole_sets(targets, plain)
+    if not targets:
+        raise MlloadError(
+            f"nothing is left to quantize: {_first_reason(plain)}", hint="mlload inspect shows the layers", exit_code=1
+        )
+    beside = tuple(name for name in model.checkpoint.tensors if name not in known)
+    return Targets(tuple(targets), (*plain, *widened), beside)
+
+
+def _first_reason(plain: list[Plain]) -> str:
+    return f"{plain[0].path}: {plain[0].reason}" if plain else "the model has no linear layers"
+
+
+def _family_reason(param: BoundParam) -> str | None:
+    """None: may be quantized; "": no linear at all; else why it stays."""
+    spec = param.spec
+    if not param.stored or spec.op not in ("linear", "experts", "embedding"):
+        return ""
+    if spec.op == "embedding":
+        return "the output head" if spec.quantized else ""
+    if spec.draft:
+        return "a draft layer (multi-token prediction)"
+    if plain_modules.left_plain(spec.module) or spec.component == "router":
+        return "a router or a gate"
+    if spec.mesh == "tower" or plain_modules.in_tower(spec.module):
+        return "a vision or audio tower"
+    if not spec.quantized:
+        return "the engine has no quantized kernel for it"
+    if param.scheme is not None:
+        return "quantized already"
+    if spec.op == "experts":
+        return "experts stacked in one tensor are left as they are"
+    if spec.axes != ("N", "K"):
+        return "stored transposed"
+    if param.stored[0].dtype not in FLOATS:
+        return f"{param.stored[0].dtype} weights"
+    return None
+
+
+def _engine_path(param: BoundParam, path: str) -> str:
+    """The engine's module of one module of the family; experts are one by one."""
+    spec = param.spec
+    if not spec.engine:
+        return path
+    if spec.experts is not None:
+        return path.rpartition(".")[0]
+    if spec.layers is None:
+        return spec.engine
+    head, tail = spec.module.split("{layer}", 1)
+    number = path[len(head) :].split(".", 1)[0] if tail else path[len(head) :]
+    return spec.engine.replace("{layer}", number)
+
+
+def _whole_sets(targets: list[Target], plain: list[Plain]) -> tuple[list[Target], list[Plain]]:
+    """An engine has one scheme for the parts of a fused layer: where one part stays, all do; where schemes differ, the
+    widest is everyone's."""
+    left = {_engine_path(entry.param, entry.path) for entry in plain if entry.reason == "left out by --ignore"}
+    schemes: dict[str, Scheme] = {}
+    for target in targets:
+        known = schemes.get(target.fused)
+        schemes[target.fused] = max(known, target.scheme, key=lambda s: s.bits) if known else target.scheme
+    kept = [t._replace(scheme=schemes[t.fused]) for t in targets if t.fused not in left]
+    widened = [
+        Plain(t.path, f"fused with a layer that is left out ({t.fused})", t.param) for t in targets if t.fused in left
+    ]
+    return kept, widened
+
+
+def refuse_misaligned(targets: Targets, tp_sizes: tuple[int, ...]) -> None:
+    """Raises MlloadError for the first layer whose groups, words or blocks do not fit, with what would."""
+    for target in targets.targets:
+        for tp in (1, *tp_sizes):
+            problem = next(_misfits(target, tp), None)
+            if problem is not None:
+                raise MlloadError(f"{target.path}: {problem[0]}", hint=problem[1])
+
+
+def _misfits(target: Target, tp: int) -> Iterator[tuple[str, str]]:
+    spec, scheme = target.param.spec, target.scheme
+    per_rank = "" if tp == 1 else f" per rank at tp {tp}"
+    k, n = target.k, [target.n]
+    if spec.style == "row":
+        if k % tp:
+            yield f"{k} input channels do not divide by tp {tp}", "choose another --tp"
+            return
+        k //= tp
+    elif spec.style == "column" and tp > 1:
+        n = []
+        for part in spec.parts:
+            count = part.length // part.unit
+            ranks = tp if part.cut == "split" else 1 if part.cut == "replicate" else min(tp, count)
+            if count % ranks:
+                yield f"{count} heads or units do not divide by tp {tp}", "choose another --tp"
+                return
+            n.append(part.length // ranks)
+    group = scheme.group_size if scheme.block is None and scheme.strategy != "channel" else None
+    if scheme.block is not None and tp > 1:
+        for length in (*n, k):
+            if length % scheme.block[0] and length != target.n and length != target.k:
+                yield (
+                    f"{length} channels{per_rank}, and {length} % {scheme.block[0]} = {length % scheme.block[0]}: "
+                    f"blocks of {scheme.block[0]} would straddle ranks",
+                    "--method fp8 --scheme FP8 has one scale a row",
+                )
+    if group and group > 0 and k % group:
+        finer = [size for size in (128, 64, 32) if size < group and k % size == 0]
+        padded = -(-target.k // (group * tp)) * group * tp
+        way = f"--group-size {finer[0]} fits" if finer and scheme.kind == "int" else "--group-size -1 always fits"
+        if scheme.kind != "int":
+            way = "this scheme's groups are fixed: leave the layer out with --ignore"
+        elif spec.component in ("mlp", "shared_expert", "experts"):
+            way += f"; or an intermediate size of {padded} (--pad-intermediate auto)"
+        yield f"{k} input channels{per_rank}, and {k} % {group} = {k % group}", way
+    if scheme.format == "awq":
+        for length in n:
+            if length % 8:
+                yield (
+                    f"{length} output channels{per_rank}, and {length} % 8 = {length % 8}: a word of AWQ holds 8",
+                    "--save-as compressed-tensors packs along the inputs",
+                )
+    elif scheme.format == "gptq" and (target.n * scheme.bits) % 32:
+        yield f"{target.n} output channels do not fill whole words of zero points", "--save-as compressed-tensors"

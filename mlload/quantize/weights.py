@@ -1,0 +1,120 @@
+"""One weight, quantized and packed as the tensors that its scheme stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mlload.quant.algorithms import float4, float8, int8, integer
+from mlload.quant.formats import spec as stored_spec
+from mlload.quant.formats.registry import get
+from mlload.quant.formats.tensors import shape as stored_shape
+from mlload.quant.spec import Scheme
+
+# dtype of scales where a format allows several: what its readers allocate.
+SCALE_DTYPES = {"awq": "F16", "gptq": "F16"}
+TORCH = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
+
+
+class StoredTensor(NamedTuple):
+    """suffix after the module's path, safetensors dtype, shape"""
+
+    suffix: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def scale_dtype(scheme: Scheme, weight_dtype: str) -> str:
+    if scheme.format in SCALE_DTYPES:
+        return SCALE_DTYPES[scheme.format]
+    return weight_dtype if scheme.layout == "pack-quantized" else "F32"
+
+
+def stored(scheme: Scheme, n: int, k: int, weight_dtype: str) -> tuple[StoredTensor, ...]:
+    """Every tensor that stands for an [n, k] linear, in the order in which they are written."""
+    found = []
+    for tensor in stored_spec(scheme, n, k):
+        if tensor.optional and tensor.suffix == "input_zero_point":
+            continue
+        dtype = tensor.dtype or scale_dtype(scheme, weight_dtype)
+        found.append(StoredTensor(tensor.suffix, dtype, stored_shape(tensor, n, k)))
+    return tuple(found)
+
+
+class Values(NamedTuple):
+    """What `quant.formats.pack` takes, as tensors, and what it stands for: float32 [N, K]."""
+
+    parts: dict[str, Tensor]
+    back: Tensor
+
+
+def round_to_nearest(
+    weight: Tensor, scheme: Scheme, dtype: str, *, largest: float | None = None, clip: bool = True
+) -> Values:
+    """largest: greatest magnitude of the whole fused set, where its parts share a scale."""
+    if scheme.layout == "int-quantized":
+        scale = int8.scales(weight)
+        codes = int8.quantize(weight, scale)
+        return Values({"weight": codes, "scale": scale}, int8.dequantize(codes, scale))
+    if scheme.bits == 8 and scheme.kind == "float":
+        return _float8(weight, scheme, largest)
+    if scheme.kind == "mx":
+        codes, scale = float4.mx_quantize(weight)
+        return Values({"weight": codes, "scale": scale}, float4.mx_dequantize(codes, scale))
+    if scheme.kind == "float":
+        divisor = float4.nv_global(float(weight.abs().max()) if largest is None else largest)
+        codes, scale = float4.nv_quantize(weight, divisor)
+        parts = {"weight": codes, "scale": scale, "global_scale": divisor}
+        return Values(parts, float4.nv_dequantize(codes, scale, divisor))
+    grid = integer.fit(
+        weight,
+        scheme.bits,
+        -1 if scheme.group_size is None else scheme.group_size,
+        symmetric=scheme.symmetric,
+        dtype=TORCH[scale_dtype(scheme, dtype)],
+        clip=clip,
+    )
+    return integers(integer.quantize(weight, grid), grid, scheme, dtype)
+
+
+def _float8(weight: Tensor, scheme: Scheme, largest: float | None) -> Values:
+    block = scheme.block or (0, 0)
+    if scheme.strategy == "tensor" and largest is not None:
+        scale = torch.tensor([largest / float8.LARGEST]).clamp(min=float8.TINY)
+    else:
+        strategy: Any = scheme.strategy
+        scale = float8.scales(weight, strategy, block)
+    codes = float8.quantize(weight, scale, block)
+    return Values({"weight": codes, "scale": scale}, float8.dequantize(codes, scale, block))
+
+
+def integers(codes: Tensor, grid: integer.Grid, scheme: Scheme, dtype: str) -> Values:
+    """Codes and grid as the scheme's format takes them: compressed-tensors counts from -2**(b-1)."""
+    scale = grid.scale.to(TORCH[scale_dtype(scheme, dtype)])
+    back = integer.dequantize(codes, grid)
+    if scheme.format == "compressed_tensors":
+        half = 1 << (scheme.bits - 1)
+        parts = {"weight": (codes.to(torch.int16) - half).to(torch.int8), "scale": scale}
+        if not scheme.symmetric:
+            parts["zero"] = (grid.zero - half).to(torch.int8)
+        return Values(parts, back)
+    return Values({"weight": codes, "scale": scale, "zero": grid.zero.to(torch.uint8)}, back)
+
+
+def packed(scheme: Scheme, parts: Mapping[str, Tensor]) -> dict[str, bytes]:
+    """Suffix -> bytes as they lie in the file."""
+    arrays = get(scheme.format).pack(scheme, {name: as_array(tensor) for name, tensor in parts.items()})
+    return {suffix: array.tobytes() for suffix, array in arrays.items()}
+
+
+def as_array(tensor: Tensor) -> Any:
+    """numpy, with raw bits for the dtypes that it lacks."""
+    tensor = tensor.contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view("uint16")
+    if tensor.dtype == torch.float8_e4m3fn:
+        return tensor.view(torch.uint8).numpy()
+    return tensor.numpy()
