@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -200,6 +201,12 @@ def without_weights(source: Source, listing: Sequence[SourceFile], has_config: b
         message = f"{label} has no weight files at its top; {count} lie in {folder}/: engines read the top folder only."
         hint = (Hint("Point at that folder.", f"mlload inspect {shlex.quote(label.rstrip('/') + '/' + folder)}"),)
         return Finding("FI064", "error", "starts", folder, message, {"files": count}, hint)
+    own = label.replace(os.sep, "/").rpartition("/")[2]
+    if source.kind == "file" and own not in ("config.json", "params.json", "adapter_config.json"):
+        message = f"{label} is neither a weight file nor a config.json."
+        folder = os.path.dirname(label) or "."
+        hint = (Hint("ask about its folder", f"mlload inspect {shlex.quote(folder)}"),)
+        return Finding("FI064", "error", "starts", label, message, {"files": 1}, hint)
     if has_config:
         message = f"{label} has a config and no weight files: sizes are those that the config promises."
         return Finding("FI064", "info", "starts", label, message)

@@ -124,6 +124,26 @@ def test_many_files_with_one_fault_are_a_few_findings(tmp_path: Path) -> None:
     assert told[-1].numbers == {"files": 97} and "row-003.json to row-099.json" in told[-1].message
 
 
+def test_a_file_that_is_neither_weights_nor_config(tmp_path: Path) -> None:
+    build.write_sharded(tmp_path)
+    for name, severity in (("tokenizer.json", "error"), ("README.md", "error"), ("config.json", "info")):
+        path = tmp_path / name
+        if not path.exists():
+            path.write_text("{}")
+        (told,) = [p for p in Checkpoint.open(str(path)).problems if p.code == "FI064"]
+        assert told.severity == severity
+        assert [hint.command for hint in told.hints] == ([f"mlload inspect {tmp_path}"] if severity == "error" else [])
+
+
+def test_a_weight_file_has_its_tokenizer_and_template_beside_it(tmp_path: Path) -> None:
+    build.write_sharded(tmp_path)
+    for name in ("chat_template.jinja", "tokenizer.model", "notes.txt"):
+        (tmp_path / name).write_text("x")
+    (weights, *_) = sorted(tmp_path.glob("*.safetensors"))
+    names = {file.name for file in Checkpoint.open(str(weights)).files}
+    assert {"chat_template.jinja", "tokenizer.model", "config.json", weights.name} <= names and "notes.txt" not in names
+
+
 def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "chat_template.jinja")
     source = FolderSource(str(tmp_path), "x")

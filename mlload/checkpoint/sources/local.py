@@ -11,6 +11,8 @@ from mlload.checkpoint.sources.base import Range, SourceFile
 
 MAX_DEPTH = 8  # folders below the root; deeper ones hold no checkpoint that an engine would read
 MAX_FILES = 200_000
+# What belongs to a weight file that is asked about alone, beside the JSON files: its tokenizer and chat template.
+BESIDE = frozenset({"chat_template.jinja", "tokenizer.model", "vocab.txt", "merges.txt"})
 SKIPPED_FOLDERS = frozenset({".git", ".cache", "__pycache__", ".ipynb_checkpoints"})
 
 
@@ -106,7 +108,7 @@ class FolderSource(LocalSource):
 
 
 class FileSource(LocalSource):
-    """One weight file, with the small JSON files beside it and, for a split GGUF, its other parts."""
+    """One weight file, with the small files beside it and, for a split GGUF, its other parts."""
 
     kind = "file"
 
@@ -126,7 +128,7 @@ class FileSource(LocalSource):
             if split is not None:
                 if other.startswith(split + "-") and other.endswith(f"-of-{count}.gguf"):
                     names.add(other)
-            elif other.endswith(".json") and not other.endswith(".index.json"):
+            elif other in BESIDE or (other.endswith(".json") and not other.endswith(".index.json")):
                 names.add(other)
         return [describe(self.path(name), name, os.path.islink(self.path(name))) for name in sorted(names)]
 
