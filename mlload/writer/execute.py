@@ -66,6 +66,8 @@ class Copier:
         self._inputs: dict[str, int] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        # A file is written by one thread at a time: two would only spin on its lock in the kernel.
+        self._writing = [threading.Lock() for _ in outputs]
         self._epochs: list[Epoch] = []
         self._error: BaseException | None = None
         self._ended = 0
@@ -178,17 +180,18 @@ class Copier:
         descriptor = self._input(job.file)
         for write in job.writes:
             start, place, left = job.offset + write.sources[0], write.places[0], write.length
-            while left:
-                try:
-                    count = os.copy_file_range(descriptor, self.outputs[write.file], left, start, place)
-                except OSError as error:
-                    if error.errno in NOT_BETWEEN_THESE:
-                        self._no_system_copy = True
-                        return False
-                    raise
-                if not count:
-                    raise MlloadError(f"{job.file} ends at {start:,}: it has changed", exit_code=3)
-                start, place, left = start + count, place + count, left - count
+            with self._writing[write.file]:
+                while left:
+                    try:
+                        count = os.copy_file_range(descriptor, self.outputs[write.file], left, start, place)
+                    except OSError as error:
+                        if error.errno in NOT_BETWEEN_THESE:
+                            self._no_system_copy = True
+                            return False
+                        raise
+                    if not count:
+                        raise MlloadError(f"{job.file} ends at {start:,}: it has changed", exit_code=3)
+                    start, place, left = start + count, place + count, left - count
         return True
 
     def _read(self, job: Job, buffer: memoryview) -> memoryview:
@@ -220,8 +223,13 @@ class Copier:
 
     def _write(self, write: Write, piece: memoryview) -> bytes:
         descriptor, length = self.outputs[write.file], write.length
-        adjacent = isinstance(write.places, range) and (len(write.places) == 1 or write.places.step == length)
-        if adjacent:
+        with self._writing[write.file]:
+            self._put(write, piece, descriptor)
+        return _digest(piece[at : at + length] for at in write.sources) if self.verify else b""
+
+    def _put(self, write: Write, piece: memoryview, descriptor: int) -> None:
+        length = write.length
+        if isinstance(write.places, range) and (len(write.places) == 1 or write.places.step == length):
             views = [piece[at : at + length] for at in write.sources]
             place = write.places[0]
             for start in range(0, len(views), IOV_MAX):
@@ -231,7 +239,6 @@ class Copier:
         else:
             for at, place in zip(write.sources, write.places, strict=True):
                 write_all(descriptor, [piece[at : at + length]], place)
-        return _digest(piece[at : at + length] for at in write.sources) if self.verify else b""
 
     def _check(self, write: Write, digest: bytes) -> None:
         descriptor = self.outputs[write.file]
