@@ -7,6 +7,7 @@ What is an option of ours too is judged; what only the engine knows is kept, and
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -209,7 +210,7 @@ def read_after(after: Sequence[str], table: FlagTable) -> ServeLine | None:
     try:
         return read_line(after, table)
     except MlloadError:
-        if any(word.startswith("-") for word in after):
+        if any(word.startswith("-") or (" " in word and not os.path.exists(word)) for word in after):
             raise
         return None
 

@@ -14,6 +14,9 @@ from mlload.profiles.serve_flags import FlagTable
 from mlload.profiles.serve_words import Given, read_words, unknown
 
 SERVER = re.compile(r"vllm\.entrypoints\.(openai\.)?(api_server|grpc_server)")
+# What a shell takes for itself in a line that was quoted as a whole.
+BETWEEN = frozenset({"&&", "||", "|", "|&", ";", "&"})
+REDIRECTION = re.compile(r"(\d*(>>?|<)&?|&>>?)(?P<target>[^<>&]*)")
 VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 SIZES = {
     "tensor-parallel-size": "tp",
@@ -105,7 +108,7 @@ def read_line(words: Sequence[str], table: FlagTable) -> ServeLine:
     """
     if len(words) == 1 and " " in words[0].strip():
         try:
-            words = shlex.split(words[0].replace("\\\n", " "), comments=True)
+            words = one_command(shlex.split(words[0].replace("\\\n", " "), comments=True))
         except ValueError as error:
             raise MlloadError(f"the command after -- cannot be taken apart: {error}") from None
     words = [word for word in words if word.strip() or word == ""]
@@ -126,6 +129,30 @@ def read_line(words: Sequence[str], table: FlagTable) -> ServeLine:
         variables=variables,
         findings=(*read.findings, *(unknown(word, table) for word in read.positional[0 if named else 1 :])),
     )
+
+
+def one_command(words: Sequence[str]) -> list[str]:
+    """Of a shell's line the command that starts a server: `cd x && vllm serve m > log 2>&1 &` holds one."""
+    commands: list[list[str]] = [[]]
+    target = False
+    for word in words:
+        if target:
+            target = False
+        elif word in BETWEEN:
+            commands.append([])
+        elif match := REDIRECTION.fullmatch(word):
+            target = not match["target"]
+        else:
+            commands[-1].append(word)
+    return next((command for command in commands if starts_server(command)), list(words))
+
+
+def starts_server(words: Sequence[str]) -> bool:
+    try:
+        _start(words)
+    except MlloadError:
+        return "-c" in words  # bash -c "vllm serve ..."
+    return True
 
 
 def _start(words: Sequence[str]) -> int:

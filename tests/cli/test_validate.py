@@ -125,6 +125,14 @@ def test_no_line_is_offered_that_repeats_what_is_refused(
     assert (result["starts"], result["sizes_that_work"], result["serve"]) == (False, [], None)
 
 
+def test_a_quoted_command_that_starts_no_server(mlload: Run, llama: Path) -> None:
+    for line in ("docker compose up", "python -c 'from vllm import LLM'"):
+        done = mlload("validate", "--", line)
+        assert done.returncode == 2 and "no server is started" in done.stderr
+    spaced = write_llama(llama.parent / "with a space")
+    assert mlload("validate", "--", spaced).returncode == 0
+
+
 def test_missing_tensor(mlload: Run, llama: Path) -> None:
     shapes = llama_shapes(CONFIG)
     del shapes["model.layers.1.mlp.up_proj.weight"]

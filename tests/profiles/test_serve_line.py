@@ -51,6 +51,23 @@ def test_one_quoted_word_with_continuations() -> None:
     assert (found.model, found.value("tensor-parallel-size"), found.value("enforce-eager")) == ("org/model", 4, True)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cd /x && vllm serve m -tp 2 > log 2>&1 &",
+        "vllm serve m -tp 2 >>log 2> err && echo done",
+        "vllm serve m -tp 2 2>&1 | tee log",
+        "sleep 3; . venv/bin/activate ; vllm serve m -tp 2 &> log &",
+        "bash -c 'vllm serve m -tp 2 > log'",
+        "vllm serve m -tp 2 < /dev/null",
+    ],
+)
+def test_what_a_shell_takes_for_itself(text: str) -> None:
+    asked = read_line([text], TABLE)
+    assert (asked.source, asked.value("tensor-parallel-size"), asked.findings) == ("m", 2, ())
+    assert asked.at(tp=4, pp=1, dp=1, ep=False) == "vllm serve m -tp 4"
+
+
 def test_a_container_sees_the_folder_by_another_name() -> None:
     found = line("docker run -v /data/models:/models:ro -e X=1 vllm/vllm-openai --model /models/a/b")
     assert (found.model, found.source) == ("/models/a/b", "/data/models/a/b")
