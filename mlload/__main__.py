@@ -11,11 +11,14 @@ def main() -> None:
     # A large checkpoint is half a million small objects that live to the end: the collector would walk them
     # time and again, and the interpreter take them apart one by one before it ends.
     gc.set_threshold(200_000, 50, 100)
-    from mlload.cli.app import main as run
-    from mlload.cli.output import Output
+    try:
+        from mlload.cli.app import main as run
+        from mlload.cli.output import Output
 
-    out = Output.from_environment()
-    code = run(out=out)
+        out = Output.from_environment()
+        code = run(out=out)
+    except KeyboardInterrupt:  # before the command line could say so itself
+        sys.exit(130)
     if out.kept and "torch" not in sys.modules:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -196,6 +196,11 @@ def test_several_sizes_share_one_pass(mlload: Run, filled: Path) -> None:
     assert len(blocks) == 2 and blocks[0] == blocks[1]
 
 
+def bytes_read(pid: int) -> int:
+    """What a process has read so far, whether from a disk or from the cache."""
+    return int(Path(f"/proc/{pid}/io").read_text().split()[1])
+
+
 def test_an_interrupt_ends_it(filled: Path, tmp_path: Path) -> None:
     """A pipe in place of a slow disk cannot be opened as a checkpoint, so the file is large and sparse."""
     folder = write_llama(tmp_path / "large", vocab_size=4_000_000)
@@ -203,7 +208,9 @@ def test_an_interrupt_ends_it(filled: Path, tmp_path: Path) -> None:
         [sys.executable, "-m", "mlload", "validate", folder, "--write-manifest", tmp_path / "list"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    time.sleep(0.6)
+    deadline = time.monotonic() + 60
+    while bytes_read(process.pid) < 64 * 2**20 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 130 and "Traceback" not in stderr
