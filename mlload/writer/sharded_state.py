@@ -32,6 +32,14 @@ EXPERTS = "RoutedExperts"
 # `set_default_quant_scales`).
 SCALES = ("_k_scale", "_prob_scale", "_q_scale", "_v_scale")
 ONE = pack("<f", 1.0)
+# Model types whose keys and shapes were compared with the state of the engine's own class (tools/vllm_state.py); its
+# loaders take their weights as they are, part by part.
+COMPARED = frozenset(
+    {
+        "cohere", "gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral", "mixtral", "olmo2", "opt", "phi3",
+        "qwen2", "qwen3", "qwen3_moe", "stablelm", "starcoder2",
+    }
+)  # fmt: skip
 # Classes that use the embedding itself as their head, and have no `lm_head` (vllm/model_executor/models/gemma2.py).
 HEADLESS = {"gemma2"}
 
