@@ -14,7 +14,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.engine.memory import resident_bytes
 from mlload.engine.native import NativeEngine
 from mlload.engine.run import kernels_json
-from tests.engine.packing import FORMATS
+from tests.engine.packing import FORMATS, mxfp4
 from tests.engine.ranks import on_ranks
 from tests.engine.tiny import config_of, planned, save
 
@@ -48,7 +48,7 @@ def write(source: Path, name: str, packed: Path, floats: Path) -> None:
     here: dict[str, Tensor] = {}
     there: dict[str, Tensor] = {}
     for key, value in tensors.items():
-        if key.endswith("_proj.weight"):
+        if key.endswith("_proj.weight") or ".experts." in key:
             done = form.pack(value)
             path = key.removesuffix(".weight")
             here |= {f"{path}.{suffix}": tensor.contiguous() for suffix, tensor in done.tensors.items()}
@@ -111,6 +111,67 @@ def test_layers_multiply_as_float64_does(name: str, float_folder: Path, tmp_path
         have = engine.model.get_submodule(path)(x).double()
         want = x.double() @ floats[f"{path}.weight"].double().T
         assert float((have - want).norm() / want.norm()) < 2e-6
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq 4", "ct w4a16", "ct fp8 channel", "fp8 block", "bnb int8"])
+def test_experts_stay_packed(name: str, tmp_path: Path) -> None:
+    save(tmp_path / "made", {**LLAMA, "model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 2})
+    write(tmp_path / "made", name, tmp_path / "packed", tmp_path / "floats")
+    want = NativeEngine(planned(tmp_path / "floats")).start().logits(IDS)
+    engine = NativeEngine(planned(tmp_path / "packed")).start()
+    have = engine.logits(IDS)
+    error = float((have - want).norm() / want.norm())
+    assert error < (2e-5 if FORMATS[name].exact else 0.25), error
+    assert "experts" in {row["layer"] for row in kernels_json(engine)}
+    floats = sum(tensor.nbytes for tensor in load_file(tmp_path / "floats" / "model.safetensors").values())
+    assert resident_bytes(engine.model) < 0.6 * floats
+    plan = planned(tmp_path / "packed", 2)
+    for cut in on_ranks(2, lambda rank, group: NativeEngine(plan, rank, group).start().logits(IDS)):  # type: ignore[arg-type]
+        assert float((cut - have).norm() / have.norm()) < (2e-5 if FORMATS[name].exact else 0.25)
+
+
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_local_experts": 3,
+    "num_experts_per_tok": 2,
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+
+
+def test_mxfp4_experts_are_the_floats_that_they_stand_for(tmp_path: Path) -> None:
+    """gpt-oss's stacks: gate and up row by row in turn, blocks of 32 in 16 bytes."""
+    save(tmp_path / "made", GPT_OSS)
+    here: dict[str, Tensor] = {}
+    there: dict[str, Tensor] = {}
+    for key, value in load_file(tmp_path / "made" / "model.safetensors").items():
+        if ".experts." not in key or key.endswith("_bias"):
+            here[key] = there[key] = value
+            continue
+        packed = [mxfp4("weight")(expert.T) for expert in value]
+        blocks = torch.stack([one.tensors["weight"] for one in packed])
+        here[f"{key}_blocks"] = blocks.reshape(*blocks.shape[:2], -1, 16)
+        here[f"{key}_scales"] = torch.stack([one.tensors["weight_scale"] for one in packed])
+        there[key] = torch.stack([one.weight.T.float() for one in packed]).contiguous()
+    config = config_of(tmp_path / "made")
+    quantized = {**config, "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
+    for folder, state, written in (("packed", here, quantized), ("floats", there, config)):
+        (tmp_path / folder).mkdir()
+        save_file(state, tmp_path / folder / "model.safetensors", metadata={"format": "pt"})
+        (tmp_path / folder / "config.json").write_text(json.dumps(written))
+    want = NativeEngine(planned(tmp_path / "floats")).start().logits(IDS)
+    engine = NativeEngine(planned(tmp_path / "packed")).start()
+    assert float((engine.logits(IDS) - want).abs().max()) < 2e-5 * float(want.abs().max())
+    plan = planned(tmp_path / "packed", 2)
+    for have in on_ranks(2, lambda rank, group: NativeEngine(plan, rank, group).start().logits(IDS)):  # type: ignore[arg-type]
+        assert float((have - want).abs().max()) < 2e-5 * float(want.abs().max())
 
 
 def test_a_format_that_does_not_match_its_files_fails_while_loading(float_folder: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mlload.kernels.kernel import LinearKernel
 from mlload.quant.layers.group import ALONE, Group
-from mlload.quant.layers.kernels import kernel_for
+from mlload.quant.layers.kernels import prepared
 from mlload.quant.layers.method import KernelUse
 from mlload.quant.spec import Scheme
 
@@ -91,10 +91,8 @@ class QuantizedExperts(nn.Module):
             return Packed(None, tensors, bias, linear.transposed)
         if "g_idx" in tensors and not linear.scheme.act_order:
             tensors["g_idx"] = tensors["g_idx"] - tensors["g_idx"].min()
-        device = next(iter(tensors.values())).device
-        kernel, use = kernel_for(linear.scheme, linear.n, linear.k, self.dtype, device)
+        kernel, packed, use = prepared(linear.scheme, linear.n, linear.k, self.dtype, tensors)
         self.uses.add(use)
-        packed = kernel.prepare(tensors)
         self._keep(expert, linear.role, packed if bias is None else {**packed, "bias": bias})
         return Packed(kernel, packed, bias, False)
 

@@ -1,25 +1,39 @@
-"""The kernel of a layer: `mlload.kernels`' choice, and a packed reference where that would unpack at load."""
+"""The kernel of a layer: `mlload.kernels`' choice, kept from unpacking the weights for good."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
+from torch import Tensor
 
 from mlload.kernels.kernel import LinearKernel
 from mlload.kernels.selection import select
 from mlload.quant.layers.method import KernelUse
-from mlload.quant.layers.reference import PackedReference
+from mlload.quant.layers.reference import PerProduct
 from mlload.quant.spec import Scheme
 
+# Packed tensors may grow by so much (scales widened to float32, padding) and still count as packed.
+GROWTH = 1.5
 
-def kernel_for(
-    scheme: Scheme, n: int, k: int, dtype: torch.dtype, device: torch.device
-) -> tuple[LinearKernel, KernelUse]:
-    """The kernel for this rank's [n, k] share. Raises MlloadError where none can read the scheme.
 
-    Weights stay packed: where only a kernel that unpacks them at load is left, `PackedReference` runs instead."""
+def prepared(
+    scheme: Scheme, n: int, k: int, dtype: torch.dtype, tensors: Mapping[str, Tensor]
+) -> tuple[LinearKernel, dict[str, Tensor], KernelUse]:
+    """The kernel for this rank's [n, k] share, what it reads, and how it is called in reports.
+
+    Raises MlloadError where none can read the scheme. Everything is unpacked or repacked once here, so that files that
+    do not match their format fail while loading."""
+    device = next(iter(tensors.values())).device
     chosen = select(scheme, n, k, dtype, device)
-    kernel, name, provider = chosen.kernel, chosen.kernel.name, chosen.provider
-    if name == "dequantized":
-        kernel = PackedReference(scheme, n, k, dtype)
-        name, provider = kernel.name, kernel.provider
-    return kernel, KernelUse(name, provider, True, chosen.declined)
+    kernel: LinearKernel = chosen.kernel
+    packed = kernel.prepare(tensors)
+    if size(packed) > GROWTH * size(tensors):
+        kernel = PerProduct(kernel)
+        packed = kernel.prepare(tensors)
+    use = KernelUse(kernel.name, chosen.provider, size(packed) <= GROWTH * size(tensors), chosen.declined)
+    return kernel, packed, use
+
+
+def size(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())

@@ -96,15 +96,13 @@ class QuantizedMethod:
             layer.add(suffix, nn.Parameter(allocate(tensor.shape, kept), requires_grad=False))
 
     def process_weights_after_loading(self, layer: ParallelLinear) -> None:
-        from mlload.quant.layers.kernels import kernel_for
+        from mlload.quant.layers.kernels import prepared
 
         tensors = {suffix: param.data for suffix, param in layer.stored.items() if suffix != "bias"}
         if "g_idx" in tensors and not self.scheme.act_order:
             # Groups in order: a rank that holds a later run of rows numbers its own groups from 0.
             tensors["g_idx"] = tensors["g_idx"] - tensors["g_idx"].min()
-        device = next(iter(tensors.values())).device
-        self.kernel, self.use = kernel_for(self.scheme, layer.n, layer.k, self.dtype, device)
-        packed = self.kernel.prepare(tensors)
+        self.kernel, packed, self.use = prepared(self.scheme, layer.n, layer.k, self.dtype, tensors)
         layer.drop_stored()
         for name, tensor in packed.items():
             layer.register_buffer(f"packed_{name.replace('.', '__')}", tensor, persistent=False)
