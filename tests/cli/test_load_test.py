@@ -183,10 +183,9 @@ def test_torchrun(folder: Path) -> None:
         sys.executable,
         "-m",
         "torch.distributed.run",
+        "--standalone",
         "--nproc-per-node",
         "2",
-        "--master-port",
-        "0",
         "-m",
         "mlload",
     ]
