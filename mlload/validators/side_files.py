@@ -95,6 +95,8 @@ def sampling(context: Context) -> Iterator[Finding]:
 
 
 def _within(value: Any, least: float, most: float | None, *, whole: bool) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        return False
+    if isinstance(value, float) and not isfinite(value):
         return False
     return bool(value >= least) and (most is None or bool(value <= most))

@@ -52,6 +52,8 @@ def test_an_eos_that_is_no_id(tmp_path: Path, value: Any) -> None:
         ("temperature", 0, True),
         ("temperature", -0.1, False),
         ("temperature", 2.1, False),
+        ("temperature", 10**400, False),
+        ("temperature", float("inf"), False),
         ("top_p", 1.0, True),
         ("top_p", 0, False),
         ("top_p", 1.1, False),
