@@ -2,8 +2,10 @@
 
     python -m benchmarks.compiled_kernels [--only TEXT] [--target 90] [--out benchmarks/results/compiled.json]
 
-Needs triton alone (no torch). One row a kernel and target: registers, spills, shared memory, widths of loads, matrix
-instructions, and main-loop instructions per weight. tests/kernels/test_compiled.py holds them to thresholds.
+With --only or --target the other rows of the file stay. Needs triton alone (no torch): run it under each release that
+is supported, the one of the tests and 3.6 (compiled_triton36.json).
+One row a kernel and target: registers, spills, shared memory, widths of loads, matrix instructions, and main-loop
+instructions per weight. tests/kernels/test_compiled.py holds them to thresholds.
 """
 
 from __future__ import annotations
@@ -69,6 +71,12 @@ def text(row: dict[str, Any]) -> str:
     )
 
 
+def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The old table with the rows that were compiled again."""
+    fresh = {(row["kernel"], row["sm"]): row for row in new}
+    return [fresh.get((row["kernel"], row["sm"]), row) for row in old]
+
+
 HEAD = (
     f"{'kernel':32} {'target':7}{'reg':>4} {'spill':>4} {'shared':>6} {'ins':>5} {'int':>5} {'i2f':>3} {'sts':>3} "
     f"{'load bits':14} matrix instructions in the main loop\n"
@@ -88,10 +96,12 @@ def main() -> None:
     started = time.time()
     rows = compile_all(arguments.only, arguments.target)
     print(f"{len(rows)} kernels in {time.time() - started:.0f} s", file=sys.stderr)
-    result = {"triton": triton.__version__, "rows": rows}
     if arguments.out is None:
-        print(json.dumps(result))
+        print(json.dumps({"triton": triton.__version__, "rows": rows}))
         return
+    if arguments.only or arguments.target:
+        rows = merged(json.loads(arguments.out.read_text())["rows"], rows)
+    result = {"triton": triton.__version__, "rows": rows}
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     table = HEAD + "\n".join(text(row) for row in rows) + "\n"
     arguments.out.with_suffix(".txt").write_text(f"triton {triton.__version__}\n{table}")

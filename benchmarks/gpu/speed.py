@@ -164,6 +164,7 @@ def peers_of(case: Case, n: int, k: int, stored: dict[str, Tensor]) -> Iterator[
 
 
 # (what, experts, hidden, intermediate, top_k)
+MOE_TOKENS = (1, 16, 64, 1024)
 MOE = (("Qwen3-30B-A3B", 128, 2048, 768, 8), ("DeepSeek-V3 of 8 ranks", 32, 7168, 2048, 8))
 
 
@@ -174,7 +175,7 @@ def moe_rows(what: str, experts: int, hidden: int, inner: int, top_k: int) -> It
             for n, k in ((2 * inner, hidden), (hidden, inner))
         )
         each = (nbytes(gate_up.tensors) + nbytes(down.tensors)) / experts
-        for tokens in (1, 16, 64, 1024):
+        for tokens in MOE_TOKENS:
             choices = [torch.rand(tokens, experts, device=DEVICE).topk(top_k).indices for _ in range(4)]
             shares = torch.rand(tokens, top_k, device=DEVICE)
             x = torch.randn(tokens, hidden, device=DEVICE).to(DTYPE)

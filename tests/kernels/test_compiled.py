@@ -17,7 +17,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TABLE = json.loads((ROOT / "benchmarks/results/compiled.json").read_text())["rows"]
+# By the newest release of triton and by the oldest that is supported.
+RELEASES = {
+    name: json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
+    for name in ("compiled", "compiled_triton36")
+}
+TABLE = [{**row, "triton": table["triton"]} for table in RELEASES.values() for row in table["rows"]]
 
 BANDWIDTH, SMS, CLOCK, LANES = 4.8e12, 132, 1.83e9, 128
 # The most shared memory a program may have, and what the registers of an SM hold.
@@ -40,18 +45,23 @@ def bits_of(row: dict[str, Any]) -> float:
     return code if group < 0 else code + (scale + 8 * ("asym" in words)) / group
 
 
+def label(row: dict[str, Any]) -> str:
+    return f"{row['kernel']} sm_{row['sm']} {row['triton'][:3]}"
+
+
 def rows_of(*kinds: str, targets: tuple[int, ...] = (80, 89, 90, 100)) -> list[Any]:
     found = [row for row in TABLE if row["kernel"].split()[0] in kinds and row["sm"] in targets]
-    return [pytest.param(row, id=f"{row['kernel']} sm_{row['sm']}") for row in found]
+    return [pytest.param(row, id=label(row)) for row in found]
 
 
 def test_the_budget_is_the_one_of_the_arithmetic() -> None:
     assert budget(4.125) == pytest.approx(3.3, abs=0.05)
 
 
-def test_every_kernel_is_compiled_for_every_target_that_admits_it() -> None:
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_kernel_is_compiled_for_every_target_that_admits_it(release: str) -> None:
     seen: dict[int, set[str]] = {}
-    for row in TABLE:
+    for row in RELEASES[release]["rows"]:
         seen.setdefault(row["sm"], set()).add(row["kernel"])
     assert set(seen) == {80, 89, 90, 100}
     assert seen[89] == seen[90] == seen[100]
@@ -61,10 +71,17 @@ def test_every_kernel_is_compiled_for_every_target_that_admits_it() -> None:
     assert seen[80] - seen[90] == {"kv_cache bits"}
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row['kernel']} sm_{row['sm']}") for row in TABLE])
+@pytest.mark.parametrize("row", [pytest.param(row, id=label(row)) for row in TABLE])
 def test_no_spills_and_room_in_shared_memory(row: dict[str, Any]) -> None:
     assert row["spills"] == 0
     assert row["shared"] <= SHARED[row["sm"]]
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=label(row)) for row in TABLE])
+def test_no_kernel_is_empty(row: dict[str, Any]) -> None:
+    """A compiler that takes a kernel for undefined leaves four registers and a branch to itself."""
+    assert row["registers"] >= 16
+    assert bool(row["matrix"]) == ("per_weight" in row)
 
 
 DECODE = [param for param in rows_of("w4a16", "moe_w4a16", targets=(90,)) if "BM16" in param.id]

@@ -26,17 +26,19 @@ def use_ptx(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None and not interpreting()
 
 
+def capability_of(x: Tensor) -> int:
+    """90 for compute capability 9.0; of Hopper, which the tiles are made for, where there is no GPU."""
+    return _capability(x.device.index or 0) if x.device.type == "cuda" else 90
+
+
 @cache
-def capability(index: int) -> int:
-    """90 for compute capability 9.0."""
+def _capability(index: int) -> int:
     major, minor = torch.cuda.get_device_capability(index)
     return major * 10 + minor
 
 
 def warps(config: configs.Config, x: Tensor, group: int, *, fp8: bool = False) -> int:
-    if x.device.type != "cuda":
-        return config.warps
-    return configs.warps_for(config, capability(x.device.index or 0), group, fp8=fp8)
+    return configs.warps_for(config, capability_of(x), group, fp8=fp8)
 
 
 @cache

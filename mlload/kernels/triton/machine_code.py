@@ -2,7 +2,7 @@
 
     compile_for(kernel, signature, constants, capability) -> the compiled kernel
     measure(compiled) -> Measured: registers, spills, shared memory, and what stands in the main loop
-Disassembled by the `cuobjdump` of Triton's own wheel. The main loop is the region of the longest backward branch.
+Disassembled by the `cuobjdump` of Triton's own wheel.
 """
 
 from __future__ import annotations
@@ -101,14 +101,22 @@ def measure(compiled: Any) -> Measured:
 
 
 def main_loop(code: str) -> list[str]:
-    """Instructions of the widest backward branch."""
+    """Instructions of the widest backward branch that holds a matrix instruction; the widest of all where none does.
+
+    Waits are moved out of line and branch back, over more code than the loop itself."""
     lines = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,5})\*/\s+(.*?);", code)]
-    best = (0, -1)
+    best: tuple[bool, int] = (False, -1)
+    body: list[str] = []
     for at, text in lines:
         target = re.search(r"BRA(?:\.\w+)*\s+.*?(0x[0-9a-f]+)", text)
-        if target and int(target.group(1), 16) < at and at - int(target.group(1), 16) > best[1] - best[0]:
-            best = (int(target.group(1), 16), at)
-    return [text for at, text in lines if best[0] <= at <= best[1]]
+        start = int(target.group(1), 16) if target else at
+        if start >= at:
+            continue
+        inside = [line for place, line in lines if start <= place <= at]
+        found = (any(_opcode(line) in MATRIX for line in inside), at - start)
+        if found > best:
+            best, body = found, inside
+    return body
 
 
 def _opcode(line: str) -> str:

@@ -190,7 +190,7 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
         BN=block_n,
         BM=block,
         PTX=launch.use_ptx(x.device),
-        num_warps=grouped_warps(spec.code, block),
+        num_warps=grouped_warps(spec.code, block, launch.capability_of(x)),
         num_stages=4,
     )
     return y

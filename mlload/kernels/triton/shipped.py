@@ -69,8 +69,9 @@ def dense() -> Iterator[Case]:
 def routed() -> Iterator[Case]:
     for block in (16, 64):
         for name, code, group in (("float", "float", -1), ("w4a16", "int4", 128), ("mxfp4", "e2m1", 32)):
-            config = configs.Config(128, block, moe_device.grouped_warps(code, block), 4)
-            yield weight_only_case(f"moe_{name}", code, "bf16", group, config, routed=True)
+            case = weight_only_case(f"moe_{name}", code, "bf16", group, configs.Config(128, block, 4, 4), routed=True)
+            warps = tuple((target, moe_device.grouped_warps(code, block, target)) for target in TARGETS)
+            yield case._replace(other_warps=warps)
 
 
 def weight_only_case(
@@ -126,7 +127,7 @@ def weight_only_case(
         stages=config.stages,
         weights=config.block_n * width * planes,
         even=("N", "K", "x_stride", "n_rows"),
-        other_warps=() if routed else tuple((t, configs.warps_for(config, t, group)) for t in TARGETS),
+        other_warps=tuple((t, configs.warps_for(config, t, group)) for t in TARGETS),
     )
 
 

@@ -24,6 +24,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(correctness, "ROWS", (1, 5))
     monkeypatch.setattr(speed, "DEVICE", "cpu")
     monkeypatch.setattr(speed, "ROWS", (1, 4))
+    monkeypatch.setattr(speed, "MOE_TOKENS", (1, 3))
     monkeypatch.setattr(timing, "seconds", once)
     monkeypatch.setattr(timing, "copies", lambda nbytes: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (9, 0))
