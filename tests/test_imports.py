@@ -36,10 +36,11 @@ HEAVY = {
 
 
 def layer_of(module: str) -> str:
-    """The longest layer name that a dotted path below `mlload` lies in ("plan.mesh" -> "plan"). The layers that run
-    quantized weights are far above what describes them."""
-    if module.startswith("quant.layers"):
-        return "quant.layers"
+    """The longest layer name that a dotted path below `mlload` lies in ("plan.mesh" -> "plan"). What runs quantized
+    weights, and what makes them, is far above what describes them."""
+    for above in ("quant.layers", "quant.algorithms"):
+        if module == above or module.startswith(above + "."):
+            return above
     names = [name for name in BELOW if module == name or module.startswith(name + ".")]
     return max(names, key=len, default=module.split(".")[0])
 
