@@ -61,8 +61,10 @@ def write_calibrated(
             if name not in by_weight:
                 _put_plain(layer, name, sheets)
         runner.empty(runner.layer_prefix(number))
+        # In this order: the state may be ahead of the record, and never ahead of the bytes.
+        sheets.sync()
         state.save(number + 1, hidden)
-        sheets.done(number + 1, now=True)
+        sheets.folder.record(number + 1)
     os.unlink(state.path)
     return {"changed": state.changed(source, by_weight), "outputs": state.outputs, "notes": state.notes}
 

@@ -39,9 +39,9 @@ def fold_scales(layer: Layer, inputs: list[Input], sample: Tensor, scales: dict[
         if rows is None:
             continue
         scale = _searched(members, seen, target, shared)
-        if scale is None or not _folded(layer, producer, rows, shared, scale, seen, sample, before, scales):
-            if scale is not None:
-                notes.append(f"{target.path}: its scale cannot be folded into {target.param.spec.wiring}; left at 1")
+        if scale is None or _folded(layer, producer, rows, shared, scale, seen, sample, before, scales):
+            continue
+        notes.append(f"{target.path}: its scale cannot be folded into {target.param.spec.wiring}; left at 1")
     return notes
 
 

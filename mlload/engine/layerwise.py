@@ -37,7 +37,7 @@ class Layerwise:
             if there is not None:
                 if there in self.params:
                     raise MlloadError(
-                        f"{there.rpartition('.')[0]} holds all experts of a layer in one tensor in transformers' class: "
+                        f"{there.rpartition('.')[0]} holds all experts of a layer in one tensor of the class: "
                         "methods that need calibration are not offered for such models by this version",
                         hint="--method rtn, fp8, int8, mxfp4 or nvfp4 need no data",
                         exit_code=3,

@@ -14,6 +14,7 @@ from mlload.quantize.recipe import Recipe
 from mlload.quantize.targets import Targets
 
 TORCH_BYTES = 350 * 2**20  # an interpreter with torch in it
+START_SECONDS = 3.0  # until torch is imported
 # Elements of weights a second on one core, measured on an AMD EPYC with AVX2.
 RATES = {"rtn": 2.0e7, "fp8": 2.0e8, "int8": 2.0e8, "mxfp4": 1.2e7, "nvfp4": 1.2e7, "awq": 1.2e6, "gptq": 1.5e6}
 
@@ -55,10 +56,10 @@ def forecast(
             layers[layer] = layers.get(layer, 0) + target.n * target.k * 4
         widest = max(t.k for t in targets.targets)
         memory = TORCH_BYTES + 2 * max(layers.values()) + 6 * widest * widest * 4 + 4 * tokens * widest * 4
-        seconds = parameters / RATES[recipe.method] + tokens * parameters * 6 / 4.0e10
+        seconds = START_SECONDS + parameters / RATES[recipe.method] + tokens * parameters * 6 / 4.0e10
     else:
         memory = TORCH_BYTES + max(sizes) + 6 * 4 * max(elements)
-        seconds = parameters / RATES[recipe.method] + sum(sizes) / 5e8
+        seconds = START_SECONDS + parameters / RATES[recipe.method] + sum(sizes) / 5e8
     parent = os.path.dirname(os.path.abspath(path))
     while not os.path.isdir(parent) and parent != os.path.dirname(parent):
         parent = os.path.dirname(parent)

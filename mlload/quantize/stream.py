@@ -53,9 +53,9 @@ class Sheets:
         for suffix, raw in packed(target.scheme, values.parts).items():
             self.put(f"{target.path}.{suffix}", raw)
 
-    def done(self, count: int, *, now: bool = False) -> None:
-        """The first `count` units are written; recorded once enough has gathered, or now."""
-        if now or self._unsynced >= SYNC_EVERY:
+    def done(self, count: int) -> None:
+        """The first `count` units are written; recorded once enough has gathered."""
+        if self._unsynced >= SYNC_EVERY:
             self.sync()
             self.folder.record(count)
 
