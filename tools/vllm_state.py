@@ -26,7 +26,6 @@ BASE: dict[str, Any] = {
     "hidden_act": "silu", "rope_theta": 10000.0, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 GEMMA = {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 32}
-MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
 def made(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -35,8 +34,8 @@ def made(kind: str, name: str, **more: Any) -> dict[str, Any]:
 
 # Mixtures first: vLLM makes its expert group with the first model.
 MODELS = [
-    made("qwen3_moe", "Qwen3MoeForCausalLM", decoder_sparse_step=1, mlp_only_layers=[], **MOE),
     made("mixtral", "MixtralForCausalLM", num_local_experts=4, num_experts_per_tok=2),
+    made("olmoe", "OlmoeForCausalLM", num_experts=4, num_experts_per_tok=2),
     made("llama", "LlamaForCausalLM"),
     made("llama", "LlamaForCausalLM", tie_word_embeddings=True),
     made("mistral", "MistralForCausalLM"),
@@ -46,6 +45,10 @@ MODELS = [
     made("gemma", "GemmaForCausalLM", **GEMMA),
     made("gemma2", "Gemma2ForCausalLM", **GEMMA),
     made("gemma3_text", "Gemma3ForCausalLM", sliding_window=64, **GEMMA),
+    made("smollm3", "SmolLM3ForCausalLM", no_rope_layers=[1, 0]),
+    made("seed_oss", "SeedOssForCausalLM"),
+    made("glm4", "Glm4ForCausalLM", partial_rotary_factor=0.5),
+    made("olmo", "OlmoForCausalLM"),
     made("olmo2", "Olmo2ForCausalLM"),
     made("granite", "GraniteForCausalLM"),
     made("cohere", "CohereForCausalLM", tie_word_embeddings=True, layer_norm_eps=1e-5),

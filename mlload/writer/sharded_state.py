@@ -36,8 +36,8 @@ ONE = pack("<f", 1.0)
 # loaders take their weights as they are, part by part.
 COMPARED = frozenset(
     {
-        "cohere", "gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral", "mixtral", "olmo2", "opt", "phi3",
-        "qwen2", "qwen3", "qwen3_moe", "stablelm", "starcoder2",
+        "cohere", "gemma", "gemma2", "gemma3_text", "glm4", "granite", "llama", "mistral", "mixtral", "olmo", "olmo2",
+        "olmoe", "opt", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
     }
 )  # fmt: skip
 # Classes that use the embedding itself as their head, and have no `lm_head` (vllm/model_executor/models/gemma2.py).
