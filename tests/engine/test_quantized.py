@@ -130,6 +130,19 @@ def test_experts_stay_packed(name: str, tmp_path: Path) -> None:
         assert float((cut - have).norm() / have.norm()) < (2e-5 if FORMATS[name].exact else 0.25)
 
 
+@pytest.mark.transformers
+@pytest.mark.parametrize(("name", "most"), [("ct w4a16", 2e-5), ("ct w8a8", 0.05), ("ct fp8 channel", 0.1)])
+def test_transformers_reads_the_same_files_alike(name: str, most: float, float_folder: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("compressed_tensors")
+    write(float_folder, name, tmp_path / "packed", tmp_path / "floats")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "packed", dtype=torch.float32).eval()
+    with torch.inference_mode():
+        want = theirs(input_ids=IDS).logits
+    have = NativeEngine(planned(tmp_path / "packed")).start().logits(IDS)
+    assert float((have - want).norm() / want.norm()) < most
+
+
 GPT_OSS = {
     "model_type": "gpt_oss",
     "vocab_size": 96,
