@@ -105,6 +105,7 @@ def matmul(
         PTX=use_ptx(x.device),
         num_warps=warps(config, x, spec.group),
         num_stages=config.stages,
+        enable_fp_fusion=True,
     )
     if splits > 1:
         block = 1024

@@ -69,7 +69,7 @@ def compile_for(
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs=attributes,
     )
-    options = {"num_warps": num_warps, "num_stages": num_stages}
+    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 

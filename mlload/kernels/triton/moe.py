@@ -150,6 +150,7 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
             BM=block,
             num_warps=4,
             num_stages=4,
+            enable_fp_fusion=True,
         )
         return y
     spec = experts.spec or Spec("float", -1)
@@ -192,6 +193,7 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
         PTX=launch.use_ptx(x.device),
         num_warps=grouped_warps(spec.code, block, launch.capability_of(x)),
         num_stages=4,
+        enable_fp_fusion=True,
     )
     return y
 

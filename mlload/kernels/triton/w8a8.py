@@ -74,6 +74,7 @@ def matmul(
         BM=config.block_m,
         num_warps=launch.warps(config, q, 128, fp8=True),
         num_stages=config.stages,
+        enable_fp_fusion=True,
     )
     if splits > 1:
         reduce_splits[(triton.cdiv(m * n, 1024),)](
