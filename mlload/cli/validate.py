@@ -129,7 +129,16 @@ def answer(ctx: click.Context, sources: Sequence[str], values: Mapping[str, Any]
             upgrades.append(upgrade(profiles[at - 1], profiles[at], found[at - 1], found[at]))
     asked: Asked = ctx.meta[META]
     question = question_of(ctx, values, profiles[-1])
-    return ValidateResult(question, tuple(found[-1]), asked.not_judged, tuple(upgrades))
+    return ValidateResult(question, tuple(found[-1]), (*asked.not_judged, *passed_over(found[-1])), tuple(upgrades))
+
+
+def passed_over(entries: Sequence[Entry]) -> list[str]:
+    """What was not looked at for want of an optional package, each once."""
+    from mlload.validators.chat_template import not_rendered
+
+    if any(entry.checkpoint is not None and not_rendered(entry.checkpoint) for entry in entries):
+        return ["chat template rendering (pip install 'mlload[chat]')"]
+    return []
 
 
 def judged(ctx: click.Context, sources: Sequence[str], values: Mapping[str, Any], profile: Profile) -> list[Entry]:

@@ -99,7 +99,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ValidateResult:
-    """`not_judged`: flags that were given and that nothing was judged by; `upgrades`: between the engines asked."""
+    """`not_judged`: flags that were given and that nothing was judged by, and what an optional package is missing for;
+    `upgrades`: between the engines asked."""
 
     question: Question
     entries: tuple[Entry, ...]

@@ -310,7 +310,8 @@ def closing(result: ValidateResult, width: int) -> Iterator[Line]:
         for upgrade in result.upgrades:
             yield from lines(upgrade, width)
     if result.not_judged:
-        yield from wrap(f"not judged: {', '.join(result.not_judged)}", width, " " * 4, first="")
+        said = wrap(f"not judged: {', '.join(result.not_judged)}", width, " " * 4, first="")
+        yield from (Span(text, "dim") for text in said)
     sources = by_source(result)
     findings = by_severity([finding for source in sources for finding, _ in grouped(source)])
     line = summary(findings)

@@ -54,6 +54,11 @@ def rendered(checkpoint: Checkpoint) -> tuple[Shown, ...]:
     return tuple(Shown(template, _form(result)) for template, result in zip(kept, results, strict=True))
 
 
+def not_rendered(checkpoint: Checkpoint) -> bool:
+    """There are templates, and none was tried: jinja2, which rendering needs, is not installed."""
+    return bool(templates_of(checkpoint)) and not chat_render.available()
+
+
 def _form(result: Mapping[str, Rendered]) -> dict[str, Rendered]:
     """Contents as text, or as parts where only they come through: engines look which of them a template reads."""
     strings = {case: entry for case, entry in result.items() if not case.endswith(" parts")}
@@ -248,19 +253,4 @@ def place_of_template(context: Context) -> Iterator[Finding]:
             places[0],
             f"{' and '.join(places)} hold different chat templates; the first of them is used",
             {"places": places},
-        )
-
-
-@rule("FI085", "chat template not rendered")
-def not_rendered(context: Context) -> Iterator[Finding]:
-    """Rendering the chat template needs jinja2, which is not installed. It is part of the extra `chat`. All other
-    rules were applied."""
-    if templates_of(context.checkpoint) and not chat_render.available():
-        yield Finding(
-            "FI085",
-            "info",
-            "right",
-            templates_of(context.checkpoint)[0].place,
-            "the chat template was not rendered: jinja2 is not installed",
-            hints=(Hint("Install it.", "pip install 'mlload[chat]'"),),
         )

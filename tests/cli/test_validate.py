@@ -11,7 +11,9 @@ import jsonschema
 import pytest
 
 from mlload.checkpoint.finding import Finding, Question, Severity
+from mlload.cli.app import main
 from mlload.plan.unknowns import Unknown
+from mlload.validators import chat_render
 from mlload.validators.verdict import combine
 from tests.cli.conftest import CONFIG, Run, llama_shapes, write_llama, write_safetensors
 
@@ -214,3 +216,20 @@ def test_kernels_are_those_of_the_gpu_that_is_judged(mlload: Run, llama: Path) -
     shapes = {kernel["layers"]: kernel["shape"] for kernel in kernels}
     assert shapes["QKVParallelLinear[qkv_proj]"] == [(6 + 2 + 2) * 16 // 2, 96]
     assert shapes["RowParallelLinear[down_proj]"] == [96, 256 // 2]
+
+
+def test_without_jinja2_it_is_said_once_and_is_no_finding(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(chat_render, "available", lambda: False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    (llama / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    reports = {}
+    for form in ("text", "json", "github", "sarif", "junit"):
+        file = tmp_path / form
+        assert main(["validate", str(llama), "--tp", "1,2", "--format", form, "--output", str(file)]) == 0
+        reports[form] = file.read_text()
+    said = "chat template rendering (pip install 'mlload[chat]')"
+    assert json.loads(reports["json"])["not_judged"] == [said]
+    assert reports["text"].count("render") == 1 and f"not judged: {said}\n" in reports["text"]
+    assert all("render" not in reports[form] for form in ("github", "sarif", "junit"))

@@ -10,13 +10,13 @@ import pytest
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.validators import chat_render
-from mlload.validators.chat_template import rendered
+from mlload.validators.chat_template import not_rendered, rendered
 from mlload.validators.chat_template_files import templates_of
 from tests.real_models import RealModel
 from tests.validators.chat_styles import STYLES
 from tests.validators.served import CHATML, SPECIAL, found, judged, loud, one, tokenizer_json, write_model
 
-CODES = ("FI080", "FI081", "FI083", "FI084", "FI085")
+CODES = ("FI080", "FI081", "FI083", "FI084")
 
 
 def chat_model(folder: Path, style: str, template: str | None = None, **files: Any) -> Path:
@@ -217,11 +217,13 @@ def test_a_template_that_never_ends_does_not_hide_the_others(monkeypatch: pytest
     assert [entry["prompt"].kind for entry in results] == ["", "time", ""]
 
 
-def test_without_jinja2_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jinja2_templates_are_not_rendered_and_nothing_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chat_render, "available", lambda: False)
-    finding = one(judged(write_model(tmp_path)), "FI085")
-    assert finding.severity == "info"
-    assert finding.hints[0].command == "pip install 'mlload[chat]'"
+    path = write_model(tmp_path, {"chat_template.jinja": "{{ undefined( }}"})
+    assert judged(path).findings == ()
+    assert not_rendered(Checkpoint.open(str(path)))
 
 
 def test_special_tokens_are_the_templates_variables(tmp_path: Path) -> None:
