@@ -41,7 +41,7 @@ def command(
     revision: str | None,
     form: str,
 ) -> None:
-    """Write a GGUF or torch.save (.bin) checkpoint as a Hugging Face folder of safetensors.
+    """Write a GGUF or .bin checkpoint as a Hugging Face folder.
 
     GGUF blocks are dequantized; names, row order, config, tokenizer and chat template become what the model class
     expects. A .bin is read without unpickling it.

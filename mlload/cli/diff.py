@@ -28,10 +28,10 @@ mlload diff ./llama-8b ./llama-8b-tp4
 @options.text_or_json
 @click.pass_context
 def command(ctx: click.Context, one: str, other: str, form: str) -> None:
-    """Compare two checkpoints: tensors, the numbers that they stand for, config and files.
+    """Compare tensors, numbers, config and files of two checkpoints.
 
-    Reads all weights of both. A folder of ranks (mlload shard --tp) is compared as the checkpoint that it makes.
-    Exit code 1 when they differ.
+    Numbers are those that quantized weights stand for. Reads all weights of both. A folder of ranks
+    (mlload shard --tp) is compared as the checkpoint that it makes. Exit code 1 when they differ.
     """
     from mlload.checkpoint.checkpoint import Checkpoint
     from mlload.writer.diff import diff

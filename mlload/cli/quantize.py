@@ -52,10 +52,11 @@ mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
 @options.text_or_json
 @click.pass_context
 def command(ctx: click.Context, /, source: str | None, form: str, **values: Any) -> None:
-    """Quantize the linear layers of a checkpoint; everything else goes along untouched.
+    """Quantize the linear layers of a checkpoint.
 
-    Routers, output head, embeddings, norms and towers stay as they are. The output appears when it is complete; an
-    interrupted run goes on with --resume. Afterwards every layer is read back and compared.
+    Everything else goes along untouched: routers, output head, embeddings, norms and towers. The
+    output appears when it is complete; an interrupted run goes on with --resume. Afterwards every layer is read back
+    and compared.
     """
     from mlload.checkpoint.checkpoint import Checkpoint
     from mlload.checkpoint.sources.progress import stderr_progress

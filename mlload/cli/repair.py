@@ -24,7 +24,7 @@ mlload repair ./llama-70b --index --in-place
 @options.text_or_json
 @click.pass_context
 def command(ctx: click.Context, source: str | None, index: bool, dedup: bool, in_place: bool, form: str) -> None:
-    """Make a folder's index and files agree with the tensors that are there.
+    """Make an index and files agree with the tensors that are there.
 
     Shows what it would do, and does it with --in-place. Exit code 1 while there is something left to do.
     """

@@ -59,7 +59,7 @@ def command(
     revision: str | None,
     form: str,
 ) -> None:
-    """Cut a checkpoint per rank, change the size of its files, or merge ranks again.
+    """Cut a checkpoint per rank, resize its files, or merge ranks.
 
     Bytes are copied as they are, quantized or not; nothing is overwritten, and an interrupted run goes on where it
     stopped. SOURCE may be a folder of ranks that this command wrote.

@@ -150,3 +150,8 @@ def test_stdout_is_data_alone(mlload: Run, llama: Path, tmp_path: Path) -> None:
     done = mlload("inspect", llama, "--format", "json", "--html", tmp_path / "page.html")
     json.loads(done.stdout)
     assert "page.html" in done.stderr
+
+
+def test_the_first_sentence_of_every_command_fits_the_help(mlload: Run) -> None:
+    done = mlload("--help")
+    assert done.returncode == 0 and "..." not in done.stdout.partition("Commands:")[2]
