@@ -81,7 +81,6 @@ def prepared(method: str, folder: Path, files: list[Path], tp: int, rank: int) -
     from mlload.checkpoint.checkpoint import Checkpoint
     from mlload.loader import get_model_loader
     from mlload.loader.destination import Destination
-    from mlload.loader.memory import host_zeros
     from mlload.loader.reads import own_shapes
     from mlload.plan.mesh import Mesh
     from mlload.plan.model import read_model
@@ -99,7 +98,7 @@ def prepared(method: str, folder: Path, files: list[Path], tp: int, rank: int) -
         return through
     params = {}
     for name, shape in shapes.items():
-        memory = host_zeros(shape, torch.bfloat16)
+        memory = torch.empty(shape, dtype=torch.bfloat16)
         if method == "place":
             memory.fill_(1)
         params[name] = Destination(torch.nn.Parameter(memory, requires_grad=False), shape)

@@ -21,7 +21,6 @@ from mlload.engine.names import Names, folder_modules, parent_of
 from mlload.engine.parts import Built, Part, Replaced
 from mlload.loader.destination import Destination
 from mlload.loader.dtypes import torch_dtype
-from mlload.loader.memory import host_zeros
 from mlload.plan.bound import BoundParam
 from mlload.plan.cutting import parts_of, share
 from mlload.plan.params import ParamSpec
@@ -52,8 +51,6 @@ class Builder:
         self.assigned: set[str] = set()
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        if self.device.type == "cpu":
-            return host_zeros(shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def build(self) -> Built:
