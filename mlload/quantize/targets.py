@@ -142,14 +142,17 @@ def _whole_sets(targets: list[Target], plain: list[Plain]) -> tuple[list[Target]
 
 def refuse_misaligned(targets: Targets, tp_sizes: tuple[int, ...]) -> None:
     """Raises MlloadError for the first layer whose groups, words or blocks do not fit, with what would."""
+    parts: dict[str, int] = {}
+    for target in targets.targets:
+        parts[target.fused] = parts.get(target.fused, 0) + 1
     for target in targets.targets:
         for tp in (1, *tp_sizes):
-            problem = next(_misfits(target, tp), None)
+            problem = next(_misfits(target, tp, fused=parts[target.fused] > 1), None)
             if problem is not None:
                 raise MlloadError(f"{target.path}: {problem[0]}", hint=problem[1])
 
 
-def _misfits(target: Target, tp: int) -> Iterator[tuple[str, str]]:
+def _misfits(target: Target, tp: int, *, fused: bool) -> Iterator[tuple[str, str]]:
     spec, scheme = target.param.spec, target.scheme
     per_rank = "" if tp == 1 else f" per rank at tp {tp}"
     k, n = target.k, [target.n]
@@ -168,12 +171,13 @@ def _misfits(target: Target, tp: int) -> Iterator[tuple[str, str]]:
                 return
             n.append(part.length // ranks)
     group = scheme.group_size if scheme.block is None and scheme.strategy != "channel" else None
-    if scheme.block is not None and tp > 1:
-        for length in (*n, k):
-            if length % scheme.block[0] and length != target.n and length != target.k:
+    if scheme.block is not None:
+        for length, whole in (*((length, target.n) for length in n), (k, target.k)):
+            # The last block of a whole axis may be short, but not that of a part which another follows.
+            if length % scheme.block[0] and (length != whole or (fused and whole == target.n)):
                 yield (
                     f"{length} channels{per_rank}, and {length} % {scheme.block[0]} = {length % scheme.block[0]}: "
-                    f"blocks of {scheme.block[0]} would straddle ranks",
+                    f"blocks of {scheme.block[0]} would straddle ranks or parts",
                     "--method fp8 --scheme FP8 has one scale a row",
                 )
     if group and group > 0 and k % group:

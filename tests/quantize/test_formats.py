@@ -124,7 +124,9 @@ def test_gptq_folders_have_both_configs_and_v1_zeros(demo: Path, tmp_path: Path,
 @pytest.mark.parametrize("scheme", ["FP8_BLOCK", "FP8_TENSOR"])
 def test_hf_fp8(scheme: str, demo: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
-    code, result = run(demo, "-o", out, "--method", "fp8", "--scheme", scheme, "--save-as", "fp8")
+    # The demo's k and v are one and a half blocks long, which no block scale of the fused layer could follow.
+    left = ["--ignore", "self_attn.*"] if scheme == "FP8_BLOCK" else []
+    code, result = run(demo, "-o", out, "--method", "fp8", "--scheme", scheme, "--save-as", "fp8", *left)
     assert code == 0, result
     config = config_of(out)["quantization_config"]
     after, original = weights(out), weights(demo)[LINEAR + ".weight"].float()

@@ -38,6 +38,7 @@ def test_a_dry_run_forecasts_and_writes_nothing(demo: Path, tmp_path: Path, run:
     ("words", "said"),
     [
         (["--method", "rtn", "--group-size", "96", "--tp", "3"], "128 % 96 = 32"),
+        (["--method", "fp8", "--scheme", "FP8_BLOCK"], "192 % 128 = 64"),
         (["--method", "rtn", "--bits", "3"], "--bits takes 4 or 8"),
         (["--method", "fp8", "--bits", "8"], "belong to integer weights"),
         (["--method", "rtn", "--save-as", "gptq", "--asym"], "symmetric"),
@@ -123,6 +124,7 @@ def test_an_override_makes_a_second_group(demo: Path, tmp_path: Path, run: Run) 
     assert groups["group_1"]["targets"] == [f"model.layers.{n}.mlp.down_proj" for n in range(4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
