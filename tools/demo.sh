@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `make demo` runs: a small checkpoint is written, looked at, and judged at sizes that work
-# and at one that does not. Fails when an exit code is not the one expected.
+# What `make demo` runs: a small checkpoint is written, looked at, judged at sizes that work and at
+# one that does not, and cut for one of those that work. Fails when an exit code is not the one expected.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -18,3 +18,4 @@ show 0 mlload demo demo
 show 0 mlload inspect demo
 show 0 mlload validate demo --tp 1,3 --gpu cc:9.0
 show 1 mlload validate demo --tp 2 --gpu cc:9.0
+show 0 mlload shard demo -o out --tp 3

@@ -20,6 +20,9 @@ from mlload.cli.output import Output
 # In the order in which somebody meets a checkpoint. "load-test" lives in mlload.cli.load_test.
 COMMANDS = ("inspect", "validate", "quantize", "shard", "convert", "repair", "diff", "load-test", "rules", "demo")
 
+# What the extra `torch` installs; inspect and validate never need any of it.
+EXTRAS = ("torch", "transformers", "safetensors", "tokenizers", "numpy")
+
 
 class Commands(click.Group):
     """Subcommands that are imported when they are typed; each module offers `command`."""
@@ -80,6 +83,9 @@ def run(words: list[str], out: Output) -> int:
     except Exception as error:
         if os.environ.get("MLLOAD_DEBUG") == "1":
             raise
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in EXTRAS:
+            out.error(f"{typed} needs {error.name}, which is not installed", "pip install 'mlload[torch]'")
+            return 2
         out.error(f"internal error: {type(error).__name__}: {error}", "MLLOAD_DEBUG=1 shows the traceback")
         return 3
 

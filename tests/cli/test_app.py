@@ -155,3 +155,18 @@ def test_stdout_is_data_alone(mlload: Run, llama: Path, tmp_path: Path) -> None:
 def test_the_first_sentence_of_every_command_fits_the_help(mlload: Run) -> None:
     done = mlload("--help")
     assert done.returncode == 0 and "..." not in done.stdout.partition("Commands:")[2]
+
+
+def test_a_command_without_its_extra_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_llama(tmp_path / "model")
+    for name in app.EXTRAS:
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in [
+        name for name in sys.modules if name.startswith(("mlload.quantize", "mlload.loader", "mlload.engine"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    assert app.main(["quantize", str(folder), "--method", "rtn", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "not installed" in said and "pip install 'mlload[torch]'" in said and "internal" not in said
