@@ -30,7 +30,13 @@ def pull_lfs(source: Source, names: list[str]) -> Hint:
 
 
 def repair_index(source: Source) -> Hint:
-    return Hint("Rewrite the index from the files' own headers.", f"mlload repair {shlex.quote(source.label)}")
+    return Hint("Rewrite the index from the files' own headers.", repair(source))
+
+
+def repair(source: Source) -> str:
+    """The command that repairs a folder; of what is not on this disk, the one that shows what is to be done."""
+    in_place = " --in-place" if source.kind == "folder" else ""
+    return f"mlload repair {shlex.quote(source.label)}{in_place}"
 
 
 def repository_of(source: Source) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -107,7 +106,7 @@ def _duplicates(source: Source, twice: dict[str, list[TensorRef]], listing: Sequ
     )
     severity: Any = "warning" if not unlike and equal is not False else "error"
     numbers = {"tensors": count, "bytes": sum(refs[0].nbytes for refs in twice.values()), "equal": equal}
-    hint = Hint("Write the weights anew, each tensor once.", f"mlload repair {shlex.quote(source.label)}")
+    hint = Hint("Write the weights anew, each tensor once.", hints.repair(source))
     return Finding("FI035", severity, "right", first, message, numbers, (hint,))
 
 

@@ -53,6 +53,7 @@ def document(found: Diff) -> dict[str, Any]:
         "weights": [_tensor(entry) for entry in found.weights],
         "config": [{"key": entry.name, "a": entry.one, "b": entry.other} for entry in found.config],
         "files": [{"file": entry.name, "a": entry.one, "b": entry.other} for entry in found.files],
+        "layout": [{"what": entry.name, "a": entry.one, "b": entry.other} for entry in found.layout],
     }
 
 
@@ -71,7 +72,8 @@ def _tensor(entry: TensorDifference) -> dict[str, Any]:
 def lines(found: Diff) -> Iterator[str]:
     """The result for people: what differs by kind, the first of each by name."""
     if found.same:
-        yield f"the same: {found.equal:,} tensors with equal bytes, config and files"
+        yield f"the same: {found.equal:,} tensors with equal bytes, config and {'other ' if found.layout else ''}files"
+        yield from (f"  but other {entry.name}: {entry.one} -> {entry.other}" for entry in found.layout)
         return
     yield f"{found.equal:,} tensors are equal, {len(found.tensors):,} differ"
     kinds: dict[str, list[TensorDifference]] = {}

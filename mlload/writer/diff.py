@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.checkpoint import Checkpoint, Index
 from mlload.checkpoint.finding import MlloadError
 from mlload.plan.bound import BoundParam
 from mlload.plan.model import read_model
@@ -42,13 +42,14 @@ class Difference(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Diff:
     """equal: tensors of equal dtype, shape and bytes; weights: modules whose stored form differs and whose numbers
-    were compared"""
+    were compared; layout: weight files and indexes, which change nothing of the content"""
 
     equal: int
     tensors: tuple[TensorDifference, ...]
     weights: tuple[TensorDifference, ...]
     config: tuple[Difference, ...]
     files: tuple[Difference, ...]
+    layout: tuple[Difference, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -73,6 +74,7 @@ def diff(one: Checkpoint, other: Checkpoint) -> Diff:
         tuple(_weights(left, right, changed)) if changed else (),
         tuple(_config(one.config, other.config)),
         tuple(_files(one, other)),
+        tuple(_layout(one, other)),
     )
 
 
@@ -198,3 +200,17 @@ def _files(one: Checkpoint, other: Checkpoint) -> Iterator[Difference]:
             yield Difference(name, text if name in a else "", text if name in b else "")
         elif a[name].size != b[name].size or one.source.read(name) != other.source.read(name):
             yield Difference(name, f"{a[name].size:,} bytes", f"{b[name].size:,} bytes")
+
+
+def _layout(one: Checkpoint, other: Checkpoint) -> Iterator[Difference]:
+    names = [[file.name for file in side.files if file.used] for side in (one, other)]
+    if names[0] != names[1]:
+        yield Difference("weight files", *(f"{len(files):,}" for files in names))
+    a, b = one.index, other.index
+    maps = [None if index is None else (index.weight_map, index.total_size) for index in (a, b)]
+    if maps[0] != maps[1]:
+        yield Difference("index entries", _indexed(a), _indexed(b))
+
+
+def _indexed(index: Index | None) -> str:
+    return "none" if index is None else f"{len(index.weight_map):,} tensors, total_size {index.total_size}"

@@ -174,7 +174,8 @@ def _index(
         added = sum(1 for name in owner if name not in old.weight_map)
         gone = sum(1 for name in old.weight_map if name not in owner)
         if moved or added or gone or broken:
-            why.append(f"{old.name}: {added:,} tensors added, {moved:,} put where they lie, {gone:,} removed")
+            tensors = "tensor" if added == 1 else "tensors"
+            why.append(f"{old.name}: {added:,} {tensors} added, {moved:,} put where they lie, {gone:,} removed")
         if old.total_size != total:
             why.append(f"{old.name}: total_size {old.total_size} becomes {total}")
     return (index_text(owner, total), why) if why else (None, [])

@@ -131,7 +131,7 @@ def test_case_89_file_that_the_index_forgot(tmp_path: Path) -> None:
     finding = only(checkpoint, "FI034")
     assert finding.severity == "warning"
     assert "31 tensors" in finding.message and "mtp.0-30" in finding.message
-    assert finding.hints[0].command == f"mlload repair {tmp_path}"
+    assert finding.hints[0].command == f"mlload repair {tmp_path} --in-place"
     assert checkpoint.stray.keys() == mtp.keys()
     assert not checkpoint.tensors.keys() & mtp.keys()
 

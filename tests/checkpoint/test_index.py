@@ -42,7 +42,7 @@ def test_index_that_is_none(tmp_path: Path, content: bytes, words: str) -> None:
     checkpoint = Checkpoint.open(str(tmp_path))
     (finding,) = checkpoint.problems[:1]
     assert finding.code == "FI030" and words in finding.message and finding.severity == "error"
-    assert finding.hints[0].command == f"mlload repair {tmp_path}"
+    assert finding.hints[0].command == f"mlload repair {tmp_path} --in-place"
     assert len(checkpoint.tensors) == 16  # the files are read all the same
 
 

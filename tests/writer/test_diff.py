@@ -51,6 +51,20 @@ def test_equal_content_in_other_files_is_equal(pair: tuple[Path, Path], capsys: 
     found = compare(pair, capsys)
     assert found["same"] and found["equal_tensors"] == len(read_folder(pair[0]))
     assert main(["diff", *map(str, pair)]) == 0
+    assert "config and other files\n  but other weight files: " in capsys.readouterr().out
+
+
+def test_an_index_that_differs_is_told_and_does_not_count(
+    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = pair[1].glob("*.index.json")
+    index = json.loads(path.read_text())
+    count, total = len(index["weight_map"]), index["metadata"]["total_size"]
+    del index["weight_map"][NORM]
+    path.write_text(json.dumps(index))
+    one, other = f"{count} tensors, total_size {total}", f"{count - 1} tensors, total_size {total}"
+    found = compare(pair, capsys)
+    assert {"what": "index entries", "a": one, "b": other} in found["layout"]
 
 
 def test_ranks_are_the_checkpoint_that_they_make(
