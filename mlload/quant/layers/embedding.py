@@ -39,7 +39,8 @@ class VocabParallelEmbedding(nn.Module):
         self.stored: dict[str, nn.Parameter] = {}
         inner.padding_idx = None  # type: ignore[assignment]
         if scheme is not None:
-            inner.weight = None  # type: ignore[assignment]
+            # The class may still want to see a weight when it computes its buffers.
+            inner.weight = nn.Parameter(torch.empty(0), requires_grad=False)
 
     @property
     def weight(self) -> Tensor:
