@@ -40,7 +40,7 @@ def render(found: dict[str, Any]) -> Iterator[Line]:
     yield ""
     yield Span("Kernels", "bold")
     for (kernel, provider), layers in _kernels(found["kernels"]).items():
-        yield f"  {kernel} ({provider}): {', '.join(layers)}"
+        yield f"  {kernel} ({provider}): {', '.join(dict.fromkeys(layers))}"
     for reason in _declined(found["kernels"]):
         yield Span(f"    {reason}", "dim")
     if found["sweep"]:
