@@ -88,7 +88,10 @@ def command(
         from mlload.cli.inspect_text import render, tensor_lines
 
         if result.tensors is not None:
-            out.print_all(tensor_lines(result.tensors))
+            if result.tensors:
+                out.print_all(tensor_lines(result.tensors))
+            else:
+                out.print(f"no tensor is called like {tensors}")
         else:
             out.print_all(render(result, out.width, out.unicode))
     if html is not None:

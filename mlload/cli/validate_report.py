@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from mlload.checkpoint.finding import Finding
 from mlload.cli.places import place_of
 from mlload.cli.report import Case, Report, Reported
-from mlload.cli.validate_result import Entry, ValidateResult, serve_command
+from mlload.cli.validate_result import Entry, ValidateResult, offered, serve_command
 from mlload.cli.validate_text import by_source, engine_label
 from mlload.gate.waivers import Waiver
 
@@ -53,7 +53,6 @@ def notes(result: ValidateResult) -> Iterator[str]:
         yield f"not judged: {flag}"
     if result.question.profile.engine == "vllm":
         for entries in by_source(result):
-            started = [entry for entry in entries if entry.verdict.starts]
-            command = serve_command((started or entries)[-1], result.question)
+            command = serve_command(offered(entries), result.question)
             if command is not None:
                 yield f"would start: {command}"

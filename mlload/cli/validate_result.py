@@ -225,6 +225,13 @@ def profile_at(model: Model, question: Question) -> Profile:
     return replace(profile, facts={**profile.facts, "mm_encoder_tp_mode": {"value": mode, "source": "asked"}})
 
 
+def offered(entries: Sequence[Entry]) -> Entry:
+    """Of several sizes of one source, the one that the closing line is for: the largest that starts, else the first,
+    whose hints are the ones that findings show."""
+    started = [entry for entry in entries if entry.verdict.starts]
+    return started[-1] if started else entries[0]
+
+
 def serve_command(entry: Entry, question: Question) -> str | None:
     """The line that would start these files: as asked where that works, else at the nearest size that does."""
     question = entry.question or question

@@ -11,7 +11,7 @@ from mlload.cli.findings_text import finding_lines, sentence, summary
 from mlload.cli.layout import Cell, cells, shorten, table, wrap
 from mlload.cli.output import Line, Span, Style
 from mlload.cli.quantities import column, plural, size, unit_for
-from mlload.cli.validate_result import Entry, ValidateResult, serve_command
+from mlload.cli.validate_result import Entry, ValidateResult, offered, serve_command
 from mlload.plan.mesh import Mesh
 from mlload.validators.verdict import Word
 
@@ -319,9 +319,7 @@ def closing(result: ValidateResult, width: int) -> Iterator[Line]:
         line += f".  mlload rules {findings[0].code} explains."
     yield line
     if len(sources) == 1 and result.question.profile.engine == "vllm":
-        # Of several sizes asked, the largest that starts; else the nearest to the largest asked.
-        started = [entry for entry in sources[0] if entry.verdict.starts]
-        command = serve_command((started or sources[0])[-1], result.question)
+        command = serve_command(offered(sources[0]), result.question)
         if command is not None:
             yield f"would start: {command}"
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlload.checkpoint.finding import Finding, Hint
+from mlload.checkpoint.json_text import quote
 from mlload.profiles.methods import capability_number
 from mlload.profiles.profile import Profile
 from mlload.profiles.quant_configs import quant_config_refusals
@@ -66,12 +67,12 @@ def _model_type(config: dict[str, Any], profile: Profile, trusted: bool) -> list
     if code is not None and trusted:
         return []
     if code is not None:
-        message = f"model type {model_type!r} needs the repository's own code ({code})"
+        message = f"model type {quote(str(model_type))} needs the repository's own code ({code})"
         hint = Hint("read the code, then start with it trusted", "--trust-remote-code")
         return [Finding("EN001", "error", "starts", "config.json", message, {"model_type": model_type}, (hint,))]
     severity: Any = "warning" if trusted else "error"
     message = (
-        f"neither Transformers nor the engine knows the model type {model_type!r}"
+        f"neither Transformers nor the engine knows the model type {quote(model_type)}"
         if model_type
         else "config.json names no model_type"
     )
@@ -100,7 +101,9 @@ def _architecture(config: dict[str, Any], profile: Profile) -> list[Finding]:
             message = f"{name} is supported by a plugin only: {plugins[name]}"
             hint = Hint("install the plugin", f"pip install git+{plugins[name]}")
             return [Finding("EN004", "error", "starts", "config.json", message, {"architecture": name}, (hint,))]
-    message = f"{profile.engine} has no class for {', '.join(names)}"
+    shown = ", ".join(name if len(name) <= 60 and name.isprintable() else quote(name) for name in names[:4])
+    more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
+    message = f"{profile.engine} has no class for {shown}{more}"
     fallback = set(profile.value("transformers_classes", ()))
     if any(name in fallback for name in names) or "auto_map" in config or not fallback:
         message += "; it may run through the Transformers backend"
@@ -121,7 +124,7 @@ def dtype_refusals(
         message = f"unknown dtype {asked!r}; known: auto, {', '.join(DTYPES)}"
         return (Finding("EN016", "error", "starts", "--dtype", message, {"dtype": asked}),)
     if dtype == "float16" and model_type in profile.value("float16_refused", ()):
-        message = f"model type {model_type!r} may not run in float16, it is numerically unstable"
+        message = f"model type {quote(model_type)} may not run in float16, it is numerically unstable"
         hint = Hint("let the engine choose", "--dtype auto")
         return (Finding("EN014", "error", "starts", "--dtype", message, {"model_type": model_type}, (hint,)),)
     if capability is not None and dtype not in profile.dtypes(capability):

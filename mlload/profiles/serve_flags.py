@@ -62,7 +62,18 @@ class FlagTable:
         """Spellings that somebody may have meant."""
         from difflib import get_close_matches
 
-        return get_close_matches(spelling.replace("_", "-"), self.by_spelling, n=3, cutoff=0.7)
+        near = get_close_matches(spelling.replace("_", "-"), self.by_spelling, n=3, cutoff=0.7)
+        return [known for known in near if alike(spelling.replace("_", "-"), known)]
+
+
+def alike(typed: str, known: str) -> bool:
+    """Not only one word in common, such as "backend" or "size": two, or the words that differ are alike."""
+    from difflib import SequenceMatcher
+
+    one, other = (spelling.strip("-").split("-") for spelling in (typed, known))
+    both = set(one) & set(other)
+    rest = ["-".join(word for word in words if word not in both) for words in (one, other)]
+    return len(both) > 1 or SequenceMatcher(None, rest[0], rest[1]).ratio() >= 0.6
 
 
 def flag_table(profile: Profile) -> FlagTable:

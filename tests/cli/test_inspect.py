@@ -83,6 +83,11 @@ def test_tensors(mlload: Run, llama: Path) -> None:
     assert rows["model.layers.0.input_layernorm.weight"]["cut"] == "whole"
 
 
+def test_no_such_tensors(mlload: Run, llama: Path) -> None:
+    done = mlload("inspect", llama, "--tensors", "nothing*")
+    assert (done.returncode, done.stdout) == (0, "no tensor is called like nothing*\n")
+
+
 @pytest.mark.parametrize("words", [("--tensors",), ("--tensors", "*"), ("--tensors=*",)])
 def test_all_tensors(mlload: Run, llama: Path, words: tuple[str, ...]) -> None:
     done = mlload("inspect", llama, *words)

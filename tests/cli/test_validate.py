@@ -233,3 +233,10 @@ def test_without_jinja2_it_is_said_once_and_is_no_finding(
     assert json.loads(reports["json"])["not_judged"] == [said]
     assert reports["text"].count("render") == 1 and f"not judged: {said}\n" in reports["text"]
     assert all("render" not in reports[form] for form in ("github", "sarif", "junit"))
+
+
+def test_of_several_sizes_that_fail_the_line_has_the_gpus_of_the_first(mlload: Run, tmp_path: Path) -> None:
+    """3 KV heads on 2 ranks; 2 GPUs remain 2 GPUs, as the hint beside the finding has it."""
+    folder = write_llama(tmp_path / "m", num_key_value_heads=3)
+    done = mlload("validate", folder, "--tp", "2", "--pp", "1,2")
+    assert done.stdout.splitlines()[-1] == f"would start: vllm serve {folder} --pipeline-parallel-size 2"

@@ -54,6 +54,14 @@ def test_architectures(architecture: str, code: str | None) -> None:
     assert codes(config_refusals({**LLAMA, "architectures": [architecture]}, VLLM)) == ([code] if code else [])
 
 
+def test_names_of_any_length_make_a_short_sentence() -> None:
+    (finding,) = config_refusals({**LLAMA, "architectures": ["A" * 5000, *map(str, range(20))]}, VLLM)
+    assert len(finding.message) < 300 and "and 17 more" in finding.message
+    assert len(finding.numbers["architectures"]) == 21
+    (finding,) = config_refusals({**LLAMA, "model_type": "t" * 5000}, VLLM)
+    assert finding.code == "EN002" and len(finding.message) < 200
+
+
 def test_a_removed_architecture_names_its_last_version() -> None:
     (finding,) = config_refusals({**LLAMA, "architectures": ["Grok1ForCausalLM"]}, VLLM)
     assert "0.24.0" in finding.message

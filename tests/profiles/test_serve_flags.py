@@ -60,3 +60,6 @@ def test_unknown_and_ambiguous(table: FlagTable) -> None:
     assert table.find("--data-parallel") is None  # several flags begin so
     assert table.find("--swap-space") is None
     assert table.near("--tensor-paralel-size")[0] == "--tensor-parallel-size"
+    assert table.near("--max-seq-len")[0] == "--max-model-len"  # two words of three
+    assert "--attention-backend" in table.near("--attn-backend")
+    assert not [flag for flag in table.near("--foo-backend") if flag.endswith("-backend")]
