@@ -21,6 +21,7 @@ WORDS: dict[Word, tuple[str, Style]] = {
     "fail": ("FAIL", "bad"),
     "unknown": ("UNKNOWN", "warn"),
 }
+SIZES_ABREAST = 4  # columns of the table of generations, which fit 80 characters
 NAMES = {"vllm": "vLLM", "transformers": "transformers", "native": "mlload"}
 
 
@@ -69,6 +70,8 @@ def of_source(entries: Sequence[Entry], result: ValidateResult, width: int) -> I
     if len(entries) > 1 and any(entry.plan is not None for entry in entries):
         yield ""
         yield from sizes_table(entries)
+        for at in range(0, len(entries), SIZES_ABREAST):
+            yield from generations_by_size(entries[at : at + SIZES_ABREAST])
     elif len(entries) == 1:
         yield from generations_table(entries)
         yield from kernels(entries[0], width)
@@ -271,6 +274,21 @@ def generations_table(entries: Sequence[Entry]) -> Iterator[Line]:
         capability = ".".join(map(str, row.gpu.capability))
         cells_.append([row.gpu.name, capability, starts_span(row.starts), " ".join(row.codes) or "-"])
     yield from table(cells_, gap=3)
+
+
+def generations_by_size(entries: Sequence[Entry]) -> Iterator[Line]:
+    """One row a GPU generation and one column a size: whether it starts there; why not is in the JSON."""
+    if not all(entry.generations for entry in entries):
+        return
+    yield ""
+    titles = ["GPU", "capability", *(entry.mesh.label() for entry in entries)]
+    rows: list[list[Cell]] = [[Span(word, "bold") for word in titles]]
+    for same_gpu in zip(*(entry.generations for entry in entries), strict=True):
+        gpu = same_gpu[0].gpu
+        assert gpu.capability is not None
+        starts = [starts_span(row.starts) for row in same_gpu]
+        rows.append([gpu.name, ".".join(map(str, gpu.capability)), *starts])
+    yield from table(rows, gap=3)
 
 
 def kernels(entry: Entry, width: int) -> Iterator[Line]:

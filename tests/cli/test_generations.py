@@ -68,3 +68,14 @@ def test_no_gpu_starts_a_command_line_that_the_engine_refuses(mlload: Run, tmp_p
     assert {row["codes"][0] for row in result["generations"]} == {"EN050"}
     # An older GPU's own reasons stay beside it: 192 % 128 = 64.
     assert [len(row["codes"]) > 1 for row in result["generations"]] == [True, True, False, False, False]
+
+
+def test_several_sizes_are_columns(mlload: Run, tmp_path: Path) -> None:
+    """Experts 1536 wide are 768 a rank at tp 2, a multiple of 128; 192 at tp 8 is none; 32 heads do not divide by 5."""
+    done = mlload("validate", folder(tmp_path, MOE), "--tp", "2,5,8")
+    lines = done.stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("GPU "))
+    assert lines[at].split() == ["GPU", "capability", "tp", "2", "tp", "5", "tp", "8"]
+    rows = {line.split()[-4]: line.split()[-3:] for line in lines[at + 1 : at + 6]}
+    assert rows["8.0"] == ["yes", "no", "no"] and rows["9.0"] == ["yes", "no", "yes"]
+    assert "GPU  " not in mlload("validate", tmp_path, "--tp", "2,8", "--gpu", "h100").stdout
