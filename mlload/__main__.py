@@ -19,7 +19,8 @@ def main() -> None:
         code = run(out=out)
     except KeyboardInterrupt:  # before the command line could say so itself
         sys.exit(130)
-    if out.kept and "torch" not in sys.modules:
+    # A rank of torchrun ends at once too: the threads of process groups may abort an interpreter that is taken apart.
+    if (out.kept and "torch" not in sys.modules) or "TORCHELASTIC_RUN_ID" in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,12 @@ def run_all(
         return _spawn(settings, Path(folder), say, expected)
 
 
+def stay_on_loopback(environment: MutableMapping[str, str]) -> None:
+    """Where all ranks are on this machine, a host name that resolves to nowhere must not matter."""
+    if sys.platform == "linux":
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
 def _one_of_many(settings: Settings, say: Say | None, expected: dict[str, Any] | None) -> list[dict[str, Any]] | None:
     from mlload.engine.rank import joined
     from mlload.engine.run import run_rank
@@ -45,6 +51,8 @@ def _one_of_many(settings: Settings, say: Say | None, expected: dict[str, Any] |
     size = int(os.environ["WORLD_SIZE"])
     if size != settings.tp:
         raise MlloadError(f"torchrun started {size} processes, and --tp is {settings.tp}")
+    if settings.device == "cpu" and os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+        stay_on_loopback(os.environ)
     with joined(settings.device) as group:
         import torch.distributed as dist
 
@@ -61,9 +69,8 @@ def _spawn(settings: Settings, folder: Path, say: Say | None, expected: dict[str
     if expected is not None:
         (folder / "expected.json").write_text(json.dumps(expected))
     environment = dict(os.environ, WORLD_SIZE=str(settings.tp))
-    if settings.device == "cpu" and sys.platform == "linux":
-        # All ranks are on this machine: a host name that resolves to nowhere must not matter.
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if settings.device == "cpu":
+        stay_on_loopback(environment)
     if "OMP_NUM_THREADS" not in environment:
         environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // settings.tp))
     ranks: list[subprocess.Popen[bytes]] = []

@@ -87,5 +87,19 @@ class joined:
             dist.destroy_process_group()
 
 
+def end_with_parent() -> None:
+    """A rank whose starter was killed would wait for the others for ever."""
+    if sys.platform == "linux":
+        import ctypes
+        import signal
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    end_with_parent()
+    code = main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The threads of process groups may abort an interpreter that is taken apart.
+    os._exit(code)
