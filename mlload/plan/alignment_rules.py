@@ -88,7 +88,6 @@ def _regroup_hints(layer: PlannedLayer, group: int) -> tuple[Hint, ...]:
         hints.append(
             Hint(
                 f"pad the intermediate size from {shape.in_full} to {padded} before quantizing",
-                f"mlload quantize --pad-intermediate auto --tp {shape.tp}",
                 needs="original weights",
             )
         )

@@ -187,7 +187,7 @@ def _misfits(target: Target, tp: int, *, fused: bool) -> Iterator[tuple[str, str
         if scheme.kind != "int":
             way = "this scheme's groups are fixed: leave the layer out with --ignore"
         elif spec.component in ("mlp", "shared_expert", "experts"):
-            way += f"; or an intermediate size of {padded} (--pad-intermediate auto)"
+            way += f"; or an intermediate size padded to {padded} first"
         yield f"{k} input channels{per_rank}, and {k} % {group} = {k % group}", way
     if scheme.format == "awq":
         for length in n:
