@@ -1,4 +1,4 @@
-"""How long a whole `mlload inspect` takes, as ratios within one run on one machine.
+"""How long a whole `mlload inspect` or `mlload validate` takes, as ratios within one run on one machine.
 
     python -m benchmarks.cold_start [--rounds 5] [--cases smollm2,deepseek-v3,hub]
 
@@ -71,9 +71,13 @@ class Run(NamedTuple):
     peak_mib: float
 
 
-def inspect(source: str) -> list[str]:
+def mlload(*words: str) -> list[str]:
     """As the console script runs it."""
-    return [sys.executable, "-c", "from mlload.__main__ import main; main()", "inspect", source]
+    return [sys.executable, "-c", "from mlload.__main__ import main; main()", *words]
+
+
+def inspect(source: str) -> list[str]:
+    return mlload("inspect", source)
 
 
 def small(cases: list[Case]) -> None:
@@ -87,8 +91,9 @@ def large(cases: list[Case], folder: Path) -> None:
         "bare": [sys.executable, "-c", BARE],
         "plain": [sys.executable, "-c", PLAIN, str(folder)],
         "inspect": inspect(str(folder)),
+        "validate": mlload("validate", str(folder), "--tp", "8", "--gpu", "h200"),
     }
-    bounds = (Bound("inspect", "bare", 6.0), Bound("inspect", "plain", 2.0))
+    bounds = (Bound("inspect", "bare", 6.0), Bound("inspect", "plain", 2.0), Bound("validate", "bare", 8.0))
     cases.append(Case("DeepSeek-V3 skeleton, folder", commands, bounds))
 
 
