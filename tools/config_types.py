@@ -12,23 +12,9 @@ import inspect
 import json
 from pathlib import Path
 
+from mlload.validators.field_types import FIELDS
+
 PATH = Path(__file__).resolve().parent.parent / "mlload" / "validators" / "config_types.json"
-FIELDS = {
-    "rms_norm_eps": float,
-    "layer_norm_eps": float,
-    "initializer_range": float,
-    "use_cache": bool,
-    "tie_word_embeddings": bool,
-    "attention_bias": bool,
-    "mlp_bias": bool,
-    "hidden_act": str,
-    "max_position_embeddings": int,
-    "vocab_size": int,
-    "hidden_size": int,
-    "intermediate_size": int,
-    "num_hidden_layers": int,
-    "num_attention_heads": int,
-}
 
 
 def annotation(config_class: type, name: str) -> object:

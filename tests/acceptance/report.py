@@ -22,7 +22,9 @@ def rows(answers: Sequence[Answers]) -> list[dict[str, Any]]:
             "mlload": {
                 "starts": answer.ours["starts"],
                 "verdict": answer.ours["verdict"],
-                "errors": [f"{found['code']} {found['where']}: {found['message']}" for found in answer.errors],
+                "errors": [
+                    without_folder(f"{found['code']} {found['where']}: {found['message']}") for found in answer.errors
+                ],
             },
             "agree": answer.agree,
             "apart": answer.case.apart,
@@ -32,10 +34,15 @@ def rows(answers: Sequence[Answers]) -> list[dict[str, Any]]:
 
 
 def said(answer: Answers) -> str:
-    """What the engine said, in one line, without folders that last for one run."""
+    """What the engine said, in one line."""
     words = " ".join(f"{answer.theirs['error'] or ''}: {answer.theirs['message']}".split())
-    words = re.sub(r"\[type=.*", "", re.sub(r"/\S*/\.damaged\.[^/]*/\d+/?", "", words))
+    words = re.sub(r"\[type=.*", "", without_folder(words))
     return "" if answer.theirs["starts"] else words[:160]
+
+
+def without_folder(words: str) -> str:
+    """A message without the folder that lasted for one run; the folder itself is "."."""
+    return re.sub(r"/\S*/\.damaged\.[^/\s]*/\d+(/?)", lambda found: "" if found[1] else ".", words)
 
 
 def text(answers: Sequence[Answers]) -> str:
