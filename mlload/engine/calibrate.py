@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mlload.checkpoint.finding import MlloadError
 from mlload.engine.calibrate_awq import fold_scales
 from mlload.engine.calibrate_inputs import Input, measured
+from mlload.engine.calibrate_samples import Samples
 from mlload.engine.layerwise import Layerwise
 from mlload.plan.model import Model
 from mlload.quant.algorithms import awq, gptq, integer
@@ -34,17 +36,25 @@ def write_calibrated(
     model: Model, targets: Targets, recipe: Recipe, sheets: Sheets, calibration: Any, step: Callable[[int], None]
 ) -> dict[str, Any]:
     """Everything of the source, layer by layer. Gives `changed` (scaled weights, for the check), `outputs` (relative
-    error of each linear's outputs) and `notes`."""
+    error of each linear's outputs), `notes`, and `away`, which removes what only an interrupted run needs."""
     torch.manual_seed(calibration.seed)
     checkpoint = model.checkpoint
     source = SourceTensors(checkpoint)
     runner = Layerwise(model, source.finite, list(checkpoint.tensors))
     state = State(os.path.join(sheets.folder.partial, STATE), sheets.folder.done)
+    hidden = Samples(sheets.folder.partial, (*calibration.samples.shape, model.config.hidden))
+    if state.done and not hidden.whole(state.done):
+        raise MlloadError(
+            f"{sheets.folder.partial} lacks the samples that it would go on from",
+            hint="remove that folder, or leave out --resume",
+            exit_code=1,
+        )
     inside = {name for number in range(len(runner.layers)) for name in runner.layer_tensors(number)}
     by_weight = {target.weight: target for target in targets.targets}
-    first = runner.embed(calibration.samples)
-    hidden = first if state.hidden is None else state.hidden
-    if state.done == 0:
+    if state.done:
+        runner.embed(calibration.samples[:1])  # for what layers are called with
+    else:
+        runner.embed(calibration.samples, hidden.before(0))
         for name in checkpoint.tensors:
             if name not in inside:
                 step(checkpoint.tensors[name].nbytes)
@@ -56,17 +66,23 @@ def write_calibrated(
             continue
         runner.fill(runner.layer_prefix(number))
         layer = Layer(runner, number, by_weight)
-        hidden = _one_layer(layer, hidden, recipe, calibration, sheets, state)
+        _one_layer(layer, hidden.before(number), hidden.after(number), recipe, calibration, sheets, state)
         for name in names:
             if name not in by_weight:
                 _put_plain(layer, name, sheets)
         runner.empty(runner.layer_prefix(number))
         # In this order: the state may be ahead of the record, and never ahead of the bytes.
         sheets.sync()
-        state.save(number + 1, hidden)
+        hidden.sync(number)
+        state.save(number + 1)
         sheets.folder.record(number + 1)
-    os.unlink(state.path)
-    return {"changed": state.changed(source, by_weight), "outputs": state.outputs, "notes": state.notes}
+
+    def away() -> None:
+        hidden.remove()
+        os.unlink(state.path)
+
+    changed = state.changed(source, by_weight)
+    return {"changed": changed, "outputs": state.outputs, "notes": state.notes, "away": away}
 
 
 class Layer:
@@ -87,12 +103,11 @@ class Layer:
 
 
 class State:
-    """What an interrupted run needs to go on: the samples as the next layer sees them, and what was scaled."""
+    """What an interrupted run needs to go on beside the samples: how far it came, and what was scaled."""
 
     def __init__(self, path: str, done: int) -> None:
         self.path = path
         self.done = 0
-        self.hidden: Tensor | None = None
         self.scales: dict[str, Any] = {}
         self.outputs: dict[str, float] = {}
         self.notes: list[str] = []
@@ -102,15 +117,15 @@ class State:
             about = json.loads(str(held["about"]))
             # The record may be one layer behind: that layer is then done again from where it began.
             if about["done"] == done or about["done"] == done + 1:
-                self.done, self.hidden = about["done"], torch.from_numpy(held["hidden"])
+                self.done = about["done"]
                 self.outputs, self.notes = about["outputs"], about["notes"]
                 self.scales = {k: held[k] for k in held.files if k.startswith(("in/", "out/"))}
 
-    def save(self, done: int, hidden: Tensor) -> None:
+    def save(self, done: int) -> None:
         about = json.dumps({"done": done, "outputs": self.outputs, "notes": self.notes})
         temporary = self.path + ".new.npz"
         with open(temporary, "wb") as handle:
-            arrays: dict[str, Any] = {"about": np.array(about), "hidden": hidden.numpy(), **self.scales}
+            arrays: dict[str, Any] = {"about": np.array(about), **self.scales}
             np.savez(handle, **arrays)
             handle.flush()
             os.fsync(handle.fileno())
@@ -135,17 +150,19 @@ class State:
 
 
 @torch.inference_mode()
-def _one_layer(layer: Layer, hidden: Tensor, recipe: Recipe, calibration: Any, sheets: Sheets, state: State) -> Tensor:
-    """Quantizes and writes the targets of a layer; gives what the next one sees."""
-    inputs, outputs = measured(layer.runner, layer.number, hidden)
+def _one_layer(
+    layer: Layer, hidden: Tensor, outputs: Tensor, recipe: Recipe, calibration: Any, sheets: Sheets, state: State
+) -> None:
+    """Quantizes and writes the targets of a layer; what the next one sees goes to `outputs`."""
+    inputs = measured(layer.runner, layer.number, hidden, outputs)
     if recipe.method == "awq":
         state.notes += fold_scales(layer, inputs, hidden[:1], state.scales)
     for seen in inputs:
         for members in _alike(seen, layer):
             _quantize(members, seen, layer, recipe, calibration, sheets, state)
-    if recipe.method != "gptq":
-        return outputs
-    return torch.cat(list(layer.runner.run(layer.number, hidden)))
+    if recipe.method == "gptq":
+        for at, output in enumerate(layer.runner.run(layer.number, hidden)):
+            outputs[at] = output[0]
 
 
 def _alike(seen: Input, layer: Layer) -> list[list[Any]]:

@@ -42,8 +42,8 @@ class Input:
 
 
 @torch.inference_mode()
-def measured(runner: Layerwise, number: int, hidden: Tensor) -> tuple[list[Input], Tensor]:
-    """The inputs of a layer's linears over all samples, and the layer's outputs."""
+def measured(runner: Layerwise, number: int, hidden: Tensor, outputs: Tensor) -> list[Input]:
+    """The inputs of a layer's linears over all samples [S, L, H]; the layer's outputs go to `outputs`."""
     inputs: list[Input] = []
     of_module: dict[nn.Module, Input] = {}
     # Kept while a sample runs, so that no other tensor gets the address.
@@ -69,7 +69,6 @@ def measured(runner: Layerwise, number: int, hidden: Tensor) -> tuple[list[Input
         for module in runner.layers[number].modules()
         if isinstance(module, nn.Linear)
     ]
-    outputs = torch.empty_like(hidden)
     try:
         for at, output in enumerate(runner.run(number, hidden)):
             outputs[at] = output[0]
@@ -77,4 +76,4 @@ def measured(runner: Layerwise, number: int, hidden: Tensor) -> tuple[list[Input
     finally:
         for hook in hooks:
             hook.remove()
-    return inputs, outputs
+    return inputs

@@ -85,8 +85,9 @@ class Layerwise:
         return f"{self.root}.{number}."
 
     @torch.inference_mode()
-    def embed(self, samples: Tensor) -> Tensor:
-        """[S, L] tokens -> what the first layer sees, float32 [S, L, H]; notes what each layer is called with."""
+    def embed(self, samples: Tensor, out: Tensor | None = None) -> Tensor:
+        """[S, L] tokens -> what the first layer sees, float32 [S, L, H] (in `out` where that is given); notes what each
+        layer is called with."""
         held: list[Tensor] = []
         self._calls = [((), {})] * len(self.layers)
 
@@ -103,13 +104,15 @@ class Layerwise:
         try:
             for number, layer in enumerate(self.layers):
                 layer.forward = noted(number)
-            for sample in samples:
+            for number, sample in enumerate(samples):
                 self.net(input_ids=sample[None], use_cache=False)
+                if out is not None:
+                    out[number] = held.pop()[0]
         finally:
             for layer in self.layers:
                 del layer.forward
             self._outside_away()
-        return torch.cat(held)
+        return torch.cat(held) if out is None else out
 
     @torch.inference_mode()
     def run(self, number: int, hidden: Tensor) -> Iterator[Tensor]:

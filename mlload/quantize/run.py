@@ -104,6 +104,8 @@ def _write(
             outputs = (options.output, options.output + ".partial")
             carry = [file for file in carried(checkpoint, outputs) if file.name not in STALE]
             write_rest(folder, checkpoint, output, carry)
+            if "away" in found:
+                found["away"]()
             folder.finish()
     except MlloadError as error:
         # What can never succeed leaves nothing behind; a full disk leaves what can be gone on with.
