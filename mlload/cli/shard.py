@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\b
 mlload shard ./llama-70b -o ./llama-70b-tp8 --tp 8
 mlload shard ./llama-8b -o ./llama-8b-vllm --tp 2 --layout vllm
+mlload shard ./llama-8b -o ./llama-8b-tzr --tp 2 --layout tensorizer
 mlload shard ./llama-70b -o ./llama-70b-5gb --max-shard-size 5GB
 mlload shard ./llama-70b-tp8 -o ./again --merge
 mlload shard ./llama-70b --tp 8 --dry-run
@@ -33,7 +34,7 @@ mlload shard ./llama-70b --tp 8 --dry-run
     type=click.Choice(["mlload", "vllm", "tensorizer"]),
     default="mlload",
     show_default=True,
-    help="Checkpoint names cut per rank, or vLLM's sharded_state.",
+    help="Checkpoint names cut per rank, vLLM's sharded_state, or tensorizer files with vLLM's names.",
 )
 @click.option("--max-shard-size", metavar="SIZE", help="No file larger than this (5GB, 500MB, 2GiB).")
 @click.option("--merge", is_flag=True, help="Ranks or scattered files become one checkpoint.")
@@ -78,10 +79,8 @@ def command(
         raise MlloadError(
             "say what to make: --tp N for ranks, --max-shard-size SIZE for files of another size, or --merge"
         )
-    if layout == "tensorizer":
-        raise MlloadError(
-            "--layout tensorizer is not written by this version; mlload and vllm are", hint="--layout mlload"
-        )
+    if layout == "tensorizer" and max_shard_size:
+        raise MlloadError("--layout tensorizer is one file for each rank: it goes without --max-shard-size")
     if output is None and not dry_run:
         raise MlloadError("-o OUT says where to write; --dry-run shows what would be written")
     progress = stderr_progress()

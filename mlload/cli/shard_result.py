@@ -13,7 +13,15 @@ from mlload.plan.mesh import Mesh
 from mlload.profiles import load, parse_engine
 from mlload.writer.holdings import Holdings, holdings_of
 from mlload.writer.read_state import is_state, of_state, read_state
-from mlload.writer.shard import RankBytes, mlload_layout, plan_ranks, rank_bytes, reshape_layout, vllm_layout
+from mlload.writer.shard import (
+    RankBytes,
+    mlload_layout,
+    plan_ranks,
+    rank_bytes,
+    reshape_layout,
+    tensorizer_layout,
+    vllm_layout,
+)
 from mlload.writer.sizes import parse_size
 
 
@@ -120,6 +128,8 @@ def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], N
             layout = reshape_layout(whole, holdings, limit)
         elif request.layout == "vllm":
             layout = vllm_layout(plan, holdings, limit)
+        elif request.layout == "tensorizer":
+            layout = tensorizer_layout(plan, holdings, hashed=local)
         else:
             layout = mlload_layout(plan, whole, holdings, limit)
         files = tuple((file.name, file.size) for file in layout.files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -29,13 +29,15 @@ class Take(NamedTuple):
 class OutputTensor:
     """name, dtype, shape: as its file's header will say
     takes: what fills it; what none of them fills stays zero (an engine's padding rows)
-    content: its bytes, for the few that no source holds (an engine's own scalars)"""
+    content: its bytes, for the few that no source holds (an engine's own scalars)
+    before: bytes of the container's own that lie in front of its data"""
 
     name: str
     dtype: str
     shape: Shape
     takes: tuple[Take, ...]
     content: bytes = b""
+    before: bytes = b""
 
     @property
     def nbytes(self) -> int:
@@ -49,23 +51,26 @@ class OutputTensor:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One safetensors file.
+    """One file of tensors.
 
     name:    below the output folder
     header:  its first bytes, length and padding included
     tensors: in the order of their data, which follow one another
-    size:    bytes
+    size:    bytes; what lies behind the last tensor is zero
+    seal:    called with a descriptor of the file when all its data is there, for checksums that stand before it
     """
 
     name: str
     header: bytes
     tensors: tuple[OutputTensor, ...]
     size: int
+    seal: Callable[[int], None] | None = None
 
     def places(self) -> Iterator[tuple[OutputTensor, int]]:
         """Every tensor with its offset from the start of the file."""
         at = len(self.header)
         for tensor in self.tensors:
+            at += len(tensor.before)
             yield tensor, at
             at += tensor.nbytes
 

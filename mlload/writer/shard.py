@@ -14,7 +14,7 @@ from mlload.writer.groups import groups_of, weight_groups
 from mlload.writer.holdings import Holdings
 from mlload.writer.layout import Layout
 from mlload.writer.reshape import reshape
-from mlload.writer.sharded_state import refuse_quantized, sharded_state_layout
+from mlload.writer.sharded_state import refuse_quantized, refuse_unknown, sharded_state_layout
 from mlload.writer.sizes import DEFAULT
 from mlload.writer.state import state_layout
 
@@ -67,6 +67,15 @@ def vllm_layout(plan: Plan, holdings: Holdings, limit: int | None) -> Layout:
     """vLLM's sharded_state, see `sharded_state`."""
     refuse_quantized(plan)
     return sharded_state_layout(plan, holdings, DEFAULT if limit is None else limit)
+
+
+def tensorizer_layout(plan: Plan, holdings: Holdings, *, hashed: bool) -> Layout:
+    """A tensorizer file for each rank, see `tensorizer`."""
+    from mlload.writer import tensorizer
+
+    refuse_quantized(plan)
+    refuse_unknown(plan)
+    return tensorizer.tensorizer_layout(plan, holdings, hashed=hashed)
 
 
 def reshape_layout(checkpoint: Checkpoint, holdings: Holdings, limit: int | None) -> Layout:

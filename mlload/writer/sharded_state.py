@@ -60,7 +60,7 @@ def refuse_quantized(plan: Plan) -> None:
 
 def sharded_state_layout(plan: Plan, holdings: Holdings, limit: int) -> Layout:
     """All ranks of a plan, in parts of at most `limit` bytes."""
-    _refuse_unknown(plan)
+    refuse_unknown(plan)
     files: list[OutputFile] = []
     for rank in plan.mesh.ranks:
         if plan.mesh.pp > 1:
@@ -72,7 +72,8 @@ def sharded_state_layout(plan: Plan, holdings: Holdings, limit: int) -> Layout:
     return Layout(tuple(files))
 
 
-def _refuse_unknown(plan: Plan) -> None:
+def refuse_unknown(plan: Plan) -> None:
+    """Raises MlloadError for classes whose state has more than its checkpoint, by names that are not known here."""
     label = plan.model.checkpoint.label
     if plan.profile.engine != "vllm":
         raise MlloadError(f"sharded_state is vLLM's; --engine {plan.profile.engine} does not read it")
@@ -201,6 +202,15 @@ def _tied(plan: Plan) -> dict[str, str]:
         for param in plan.view.params
         if param.alias and param.spec.alias_of in engines and param.spec.engine
     }
+
+
+def tied_names(plan: Plan, name: str) -> tuple[str, ...]:
+    """Both names of a parameter that is table and head, () for any other."""
+    module, _, suffix = name.rpartition(".")
+    for table, head in _tied(plan).items():
+        if module in (table, head) and plan.mesh.pp == 1:
+            return f"{table}.{suffix}", f"{head}.{suffix}"
+    return ()
 
 
 def _is_last(plan: Plan, rank: int) -> bool:

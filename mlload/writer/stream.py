@@ -30,9 +30,12 @@ def _file(
     number: int, file: OutputFile, wanted: dict[tuple[int, int], list[tuple[Copy, Target]]], source: Source
 ) -> Iterator[bytes]:
     yield file.header
+    end = len(file.header)
     for tensor, offset in file.places():
+        end = offset + tensor.nbytes
+        if tensor.before or tensor.content:
+            yield tensor.before + tensor.content
         if tensor.content:
-            yield tensor.content
             continue
         parts = wanted.get((number, offset), [])
         if not tensor.nbytes:
@@ -41,6 +44,8 @@ def _file(
             raise MlloadError(f"{tensor.name} comes from nowhere", exit_code=1)
         for box, start, length in chunks(parts[0][1].shape, CHUNK):
             yield bytes(_piece(box, start, length, parts, source))
+    if end < file.size:
+        yield bytes(file.size - end)
 
 
 def _piece(box: Box, start: int, length: int, parts: list[tuple[Copy, Target]], source: Source) -> bytearray:

@@ -9,7 +9,7 @@ from mlload.checkpoint.checkpoint import Checkpoint, FileRef
 from mlload.checkpoint.finding import MlloadError
 from mlload.writer.carry import content
 from mlload.writer.copies import copies, jobs
-from mlload.writer.execute import Copier
+from mlload.writer.execute import THREADS, Copier
 from mlload.writer.folder import OutputFolder
 from mlload.writer.holdings import Holdings
 from mlload.writer.layout import Layout
@@ -62,10 +62,11 @@ def write_folder(
             for file in layout.files:
                 outputs.append(folder.create(file.name, file.size, file.header))
                 for tensor, offset in file.places():
-                    if tensor.content:
-                        os.pwrite(outputs[-1], tensor.content, offset)
+                    if tensor.before or tensor.content:
+                        os.pwrite(outputs[-1], tensor.before + tensor.content, offset - len(tensor.before))
             copier = Copier(holdings.source, outputs, verify=verify, step=bar.step, recorded=folder.record)
             copier.run(jobs(found), folder.done)
+            _seal(layout, outputs)
             for descriptor in outputs:
                 os.fsync(descriptor)
         finally:
@@ -78,6 +79,17 @@ def write_folder(
             folder.write(name, (text,))
         folder.finish()
         return folder.resumed
+
+
+def _seal(layout: Layout, outputs: Sequence[int]) -> None:
+    """Each file's own last touch, several files at once."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    sealed = [(file.seal, number) for file, number in zip(layout.files, outputs, strict=True) if file.seal]
+    if sealed:
+        with ThreadPoolExecutor(THREADS) as pool:
+            for done in [pool.submit(seal, number) for seal, number in sealed]:
+                done.result()
 
 
 def allow_files(count: int) -> None:
