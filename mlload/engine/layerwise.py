@@ -1,7 +1,8 @@
 """A model run one decoder layer at a time: only that layer's weights are in memory.
 
 The class is transformers' own, on the meta device. A first pass with every layer's forward replaced shows what each
-layer is called with (masks, rotary positions); then layers are filled, run over all samples, and emptied again.
+layer is called with (masks, rotary positions); then layers are filled, run over all samples, and emptied again. Of
+experts that the class stacks in one tensor only one is in memory at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mlload.checkpoint.finding import MlloadError
+from mlload.engine.layerwise_experts import RoutedExperts, expert_tensors, runs
 from mlload.engine.names import Names
 from mlload.plan.model import Model
 
@@ -31,20 +33,30 @@ class Layerwise:
         self.read = read
         self.net = _class_on_meta(model)
         lookup = Names(self.net)
+        one_by_one = expert_tensors(model)
         self.params: dict[str, str] = {}
+        stacks: dict[str, dict[int, dict[str, str]]] = {}
         for name in names:
             there = lookup.parameter(name)
-            if there is not None:
-                if there in self.params:
-                    raise MlloadError(
-                        f"{there.rpartition('.')[0]} holds all experts of a layer in one tensor of the class: "
-                        "methods that need calibration are not offered for such models by this version",
-                        hint="--method rtn, fp8, int8, mxfp4 or nvfp4 need no data",
-                        exit_code=3,
-                    )
+            if there is None:
+                continue
+            path = there.rpartition(".")[0]
+            if name in one_by_one and len(lookup.shape(there)) == 3 and runs(self.net.get_submodule(path)):
+                expert, role = one_by_one[name]
+                stacks.setdefault(path, {}).setdefault(expert, {})[role] = name
+            elif there in self.params:
+                raise MlloadError(
+                    f"{path} holds several tensors of the checkpoint in one of the class, in a way that only its own "
+                    "code knows: methods that need calibration are not offered for such models",
+                    hint="--method rtn, fp8, int8, mxfp4 or nvfp4 need no data",
+                    exit_code=3,
+                )
+            else:
                 self.params[there] = name
         self.root, self.layers = _layers(self.net, model.config.layers)
+        self.experts = self._stand_ins(stacks)
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self._tuples = False
         self._compute_buffers()
 
     def disk(self, module: nn.Module, suffix: str = "weight") -> str | None:
@@ -57,7 +69,11 @@ class Layerwise:
     def layer_tensors(self, number: int) -> list[str]:
         """Disk tensors of one layer."""
         prefix = f"{self.root}.{number}."
-        return [disk for there, disk in self.params.items() if there.startswith(prefix)]
+        found = [disk for there, disk in self.params.items() if there.startswith(prefix)]
+        experts = self.experts.get(number)
+        if experts is not None:
+            found += [disk for roles in experts.linears.values() for disk in roles.values()]
+        return found
 
     def outside(self) -> set[str]:
         """Parameters of the class outside the layers."""
@@ -91,12 +107,12 @@ class Layerwise:
         held: list[Tensor] = []
         self._calls = [((), {})] * len(self.layers)
 
-        def noted(number: int) -> Callable[..., Tensor]:
-            def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        def noted(number: int) -> Callable[..., Any]:
+            def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
                 if number == 0:
                     held.append(hidden_states)
                 self._calls[number] = (args, kwargs)
-                return hidden_states
+                return self._given(hidden_states)
 
             return forward
 
@@ -104,6 +120,8 @@ class Layerwise:
         try:
             for number, layer in enumerate(self.layers):
                 layer.forward = noted(number)
+            self._find_out_what_layers_give(samples[:1])
+            held.clear()
             for number, sample in enumerate(samples):
                 self.net(input_ids=sample[None], use_cache=False)
                 if out is not None:
@@ -117,6 +135,35 @@ class Layerwise:
     @torch.inference_mode()
     def run(self, number: int, hidden: Tensor) -> Iterator[Tensor]:
         """One layer's outputs, sample by sample, [1, L, H] each."""
+        experts = self.experts.get(number)
+        if experts is None or experts.mode != "direct":
+            yield from self._through(number, hidden)
+            return
+        experts.seen = hidden.new_empty(hidden.shape).reshape(-1, hidden.shape[-1])
+        with experts.as_mode("keep"):
+            for _ in self._through(number, hidden):
+                pass
+        experts.outputs = torch.empty_like(experts.seen)
+        experts.all_outputs()
+        with experts.as_mode("replay"):
+            yield from self._through(number, hidden)
+        experts.forget()
+
+    def _find_out_what_layers_give(self, sample: Tensor) -> None:
+        """A class that takes the first of what a layer gives loses a dim when it is a plain tensor."""
+        for self._tuples in (False, True):
+            try:
+                if self.net(input_ids=sample, use_cache=False).logits.dim() == 3:
+                    return
+            except (IndexError, ValueError, RuntimeError):
+                if self._tuples:
+                    raise
+
+    def _given(self, hidden: Tensor) -> Any:
+        """As the class's layers give it."""
+        return (hidden,) if self._tuples else hidden
+
+    def _through(self, number: int, hidden: Tensor) -> Iterator[Tensor]:
         args, kwargs = self._calls[number]
         for sample in hidden:
             found = self.layers[number](sample[None], *args, **kwargs)
@@ -126,10 +173,17 @@ class Layerwise:
     def logits(self, samples: Tensor, hidden: Tensor) -> Iterator[Tensor]:
         """Sample by sample: what the class makes of the last layer's outputs, float32 [L, V]."""
         at: list[Tensor] = []
+
+        def first(*_: Any, **__: Any) -> Any:
+            return self._given(at[0])
+
+        def after(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+            return self._given(hidden_states)
+
         self._outside(head=_Head(self._head_weight()))
         try:
             for number, layer in enumerate(self.layers):
-                layer.forward = (lambda *_, **__: at[0]) if number == 0 else (lambda x, *_, **__: x)
+                layer.forward = first if number == 0 else after
             for sample, states in zip(samples, hidden, strict=True):
                 at[:] = [states[None]]
                 yield self.net(input_ids=sample[None], use_cache=False).logits[0].float()
@@ -137,6 +191,19 @@ class Layerwise:
             for layer in self.layers:
                 del layer.forward
             self._outside_away()
+
+    def _stand_ins(self, stacks: dict[str, dict[int, dict[str, str]]]) -> dict[int, RoutedExperts]:
+        """Puts them into the class: layer -> its experts."""
+        found: dict[int, RoutedExperts] = {}
+        for path, linears in stacks.items():
+            number = int(path.removeprefix(self.root + ".").partition(".")[0])
+            if number in found or any("down" not in roles or len(roles) < 2 for roles in linears.values()):
+                raise MlloadError(f"{path}: its experts are not whole, or not the only ones of its layer", exit_code=3)
+            original = self.net.get_submodule(path)
+            made = RoutedExperts(original, dict(sorted(linears.items())), self.read, self.model.config.hidden)
+            self.net.set_submodule(path, made)
+            found[number] = made
+        return found
 
     # Outside the layers
 
@@ -153,14 +220,14 @@ class Layerwise:
     def _outside(self, head: nn.Module | None) -> None:
         """Norms, tables; the head is not computed, or by rows."""
         self._kept_head = self.net.get_output_embeddings()
-        self.net.set_output_embeddings(head if head is not None else nn.Identity())
+        self.net.set_output_embeddings(head if head is not None else _NoHead())
         table = self.net.get_input_embeddings()
         for there in self.outside():
             try:
                 module = self.net.get_submodule(there.rpartition(".")[0])
             except AttributeError:
                 continue  # the head, which is apart
-            if isinstance(module, nn.Identity | _Head):
+            if isinstance(module, _NoHead | _Head):
                 continue
             values = self.read(self.params[there])
             self._set(there, values if module is table and values.numel() > WIDE_TABLE else values.float())
@@ -199,12 +266,21 @@ class Layerwise:
                 self.net._init_weights(module)
 
 
+class _NoHead(nn.Identity):
+    """Some classes ask a head for its weight's dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.empty(0)
+
+
 class _Head(nn.Module):
     """A head that is widened to float32 a few rows at a time."""
 
     def __init__(self, stored: tuple[Tensor, Tensor | None]) -> None:
         super().__init__()
         self.stored, self.bias = stored
+        self.weight = torch.empty(0)
 
     def forward(self, hidden: Tensor) -> Tensor:
         parts = [hidden @ rows.float().T for rows in torch.split(self.stored, HEAD_ROWS)]
