@@ -22,7 +22,7 @@ from mlload.engine.record import compare, prompts, record
 from mlload.engine.settings import Settings
 from mlload.engine.speak import speak, tokenizer_of
 from mlload.engine.sweep import pace
-from mlload.loader.mlload_state import whole_checkpoint
+from mlload.loader.whole import whole_checkpoint
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import read_model
 from mlload.plan.plan import Plan, make_plan

@@ -21,11 +21,11 @@ class AutoLoader(BaseModelLoader):
 
 def load_format_of(plan: Plan) -> str:
     """What "auto" stands for. Raises MlloadError where there are no weights to load."""
-    from mlload.loader.mlload_state import holds_state
+    from mlload.loader.whole import layout_of
 
     checkpoint = plan.model.checkpoint
-    if holds_state(checkpoint):
-        return "mlload_state"
+    if (layout := layout_of(checkpoint)) is not None:
+        return layout
     if checkpoint.format not in FORMATS:
         raise MlloadError(
             f"{checkpoint.label} holds no weights that can be loaded ({checkpoint.format})",

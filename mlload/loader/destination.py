@@ -15,8 +15,9 @@ class Destination:
     """A parameter (or the part `index` of it) that holds one tensor of the checkpoint.
 
     index:  slices of the parameter; an expert's place in a stack, one of two fused halves
-    shape:  of the rank's own tensor, which the part holds after `transpose` of its last two dims
-    rows:   held of the first dim where the parameter is padded beyond them (a vocabulary)
+    shape:  of the rank's own tensor, which the part holds after `transpose` of its last two dims; a parameter may be
+            padded beyond it in its first dim (a vocabulary)
+    fixed:  the parameter must stay in the memory that it has, because something else refers to it
     """
 
     def __init__(
@@ -26,11 +27,13 @@ class Destination:
         *,
         index: tuple[Any, ...] = (),
         transpose: bool = False,
+        fixed: bool = False,
     ) -> None:
         self.param = param
         self.shape = shape
         self.index = index
         self.transpose = transpose
+        self.fixed = fixed
 
     @property
     def numel(self) -> int:
@@ -58,6 +61,18 @@ class Destination:
             return None
         view = self.view()
         return view if view.dim() == 0 or view.stride(-1) == 1 else None
+
+    def adopts(self, dtype: torch.dtype) -> bool:
+        """Whether a tensor of `dtype` that lies elsewhere in memory may become the whole parameter."""
+        return (
+            not (self.fixed or self.index or self.transpose or hasattr(self.param, "weight_loader"))
+            and self.param.device.type == "cpu"
+            and self.param.dtype == dtype
+            and self.param.shape == torch.Size(self.shape)
+        )
+
+    def adopt(self, tensor: Tensor) -> None:
+        self.param.data = tensor
 
     def put(self, box: Box, piece: Tensor) -> None:
         """Hand a piece to the parameter's `weight_loader`, else copy it with a cast."""

@@ -1,4 +1,5 @@
-"""Reads by several threads, straight into place where the layout allows, else through a few reused buffers.
+"""Reads by several threads: not copied at all where a parameter can be a view of its file (`mapped`), else straight
+into place where the layout allows, else through a few reused buffers.
 
 Peak memory beside the destinations: BUFFERS pieces of 16 MiB, and one scratch span a thread.
 """
@@ -23,6 +24,7 @@ from mlload.checkpoint.sources.local import LocalSource, reason
 from mlload.checkpoint.streaming import LocalFiles, RemoteFiles, default_threads
 from mlload.loader.base import Destinations, RankTensor
 from mlload.loader.dtypes import torch_dtype
+from mlload.loader.mapped import adopt
 from mlload.loader.reads import PIECE, Read
 
 BUFFERS = 6
@@ -46,14 +48,15 @@ def read_tensors(
     """Carries out all reads, begun in the order given; yields in the order of completion. A yielded tensor is
     valid until the next one is asked for."""
     pinned = torch.cuda.is_available() and any(d.param.device.type == "cuda" for d in destinations.values())
-    memory = {read.name: _memory(read, destinations) for read in reads}
+    files = LocalFiles(source) if isinstance(source, LocalSource) else RemoteFiles(source)
+    mapped = adopt(files, reads, destinations) if isinstance(files, LocalFiles) else {}
+    memory = {read.name: _memory(read, destinations) for read in reads if read.name not in mapped}
     count = max(1, min(threads or default_threads(source), len(reads)))
     free: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
     for _ in range(BUFFERS):
         free.put(None)
     done: queue.SimpleQueue[Done | BaseException | None] = queue.SimpleQueue()
     pending, lock, stop = iter(reads), threading.Lock(), threading.Event()
-    files = LocalFiles(source) if isinstance(source, LocalSource) else RemoteFiles(source)
 
     def work() -> None:
         try:
@@ -64,6 +67,10 @@ def read_tensors(
                         read = next(pending, None)
                     if read is None:
                         return
+                    if read.name in mapped:
+                        mapped[read.name].read_ahead(read.first, read.nbytes)
+                        done.put(Done(read, None, read.nbytes, None))
+                        continue
                     if read.file not in handles:
                         handles[read.file] = opened.enter_context(files.open(read.file))
                     done.put(_carry_out(read, memory[read.name], handles[read.file], free, stop, pinned))
@@ -95,6 +102,8 @@ def read_tensors(
             free.put(None)
         for worker in workers:
             worker.join(2.0)  # a read from a dead network mount never returns
+        for file in {id(one): one for one in mapped.values()}.values():
+            file.close()
     if changed := files.changed():
         raise MlloadError(f"{', '.join(changed)} changed while being loaded", exit_code=3)
 

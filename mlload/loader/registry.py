@@ -20,6 +20,7 @@ OURS = {
     "gguf": "mlload.loader.gguf:GGUFLoader",
     "dummy": "mlload.loader.dummy:DummyLoader",
     "mlload_state": "mlload.loader.mlload_state:MlloadStateLoader",
+    "sharded_state": "mlload.loader.sharded_state:ShardedStateLoader",
 }
 
 _registered: dict[str, type[BaseModelLoader]] = {}

@@ -8,6 +8,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.loader.base import BaseModelLoader, Destinations, RankTensor
 from mlload.loader.reader import read_tensors
 from mlload.loader.reads import rank_reads
+from mlload.loader.whole import layout_of
 from mlload.plan.plan import Plan
 
 
@@ -18,10 +19,12 @@ class FileLoader(BaseModelLoader):
 
     def tensors(self, plan: Plan, rank: int, destinations: Destinations) -> Iterator[RankTensor]:
         checkpoint = plan.model.checkpoint
-        if checkpoint.format != self.load_format:
+        held = layout_of(checkpoint) or checkpoint.format
+        if held != self.load_format:
             raise MlloadError(
                 f"load_format {self.load_format} wants {self.load_format} files, and {checkpoint.label} holds "
-                f"{'no weights' if checkpoint.format == 'none' else checkpoint.format}"
+                f"{'no weights' if held == 'none' else held}",
+                hint=None if held == "none" else "--load-format auto takes what is there",
             )
         return read_tensors(checkpoint.source, rank_reads(plan, rank), destinations)
 
