@@ -193,6 +193,9 @@ class LocalFile:
         self._files.seen(self._name, os.fstat(self._fd))
         return self
 
+    def fileno(self) -> int:
+        return self._fd
+
     def read_into(self, into: memoryview, position: int) -> int:
         got = 0
         while got < len(into):

@@ -253,12 +253,13 @@ class Builder:
                 )
             values = self.allocate(shape, self.dtype_of(f"{part.target.rpartition('.')[0]}.{own}"))
             kept = nn.Parameter(values, requires_grad=False)
-            if own in holder._buffers:
+            buffer = own in holder._buffers
+            if buffer:
                 holder._buffers[own] = kept.data
             else:
                 holder.register_parameter(own, kept)
             self.assigned.add(part.target)
-            self.destination(name, kept, tensor.shape, part.param.spec, suffix)
+            self.destination(name, kept, tensor.shape, part.param.spec, suffix, fixed=buffer)
 
     # What is left
 
@@ -332,11 +333,12 @@ class Builder:
         *,
         index: tuple[Any, ...] = (),
         transpose: bool = False,
+        fixed: bool = False,
     ) -> None:
         ref = self.plan.model.checkpoint.tensors.get(name)
         if ref is not None and not ref.shape and prod(shape) == 1:
             shape = ()
-        self.built.destinations[name] = Destination(param, shape, index=index, transpose=transpose)
+        self.built.destinations[name] = Destination(param, shape, index=index, transpose=transpose, fixed=fixed)
         if spec.buffer or not spec.engine:
             self.built.uncounted.add(name)
         if spec.transforms and suffix != "bias":

@@ -22,8 +22,10 @@ from tests.checkpoint.build import raw_safetensors
 from tests.plan.tiny_models import model, tensors_of
 
 
-def write_random(folder: Path, config: dict[str, Any], quant: str | None = None, seed: int = 0) -> dict[str, bytes]:
-    """Files of the model in two shards; the bytes of every tensor."""
+def write_random(
+    folder: Path, config: dict[str, Any], quant: str | None = None, seed: int = 0, *, aligned: bool = False
+) -> dict[str, bytes]:
+    """Files of the model in two shards; the bytes of every tensor. aligned: the data begin at a multiple of 8 bytes."""
     expected = tensors_of(model(folder, config, assume_quant=quant))
     rng = np.random.default_rng(seed)
     data = {name: rng.bytes(ref.nbytes) for name, ref in expected.items() if not ref.name.startswith("model.layers.9")}
@@ -39,7 +41,9 @@ def write_random(folder: Path, config: dict[str, Any], quant: str | None = None,
                 "data_offsets": [at, at + size],
             }
             at += size
-        raw = raw_safetensors(json.dumps(header).encode(), b"".join(data[name] for name in part))
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8 if aligned else 0)
+        raw = raw_safetensors(text, b"".join(data[name] for name in part))
         (folder / f"model-0000{number + 1}-of-00002.safetensors").write_bytes(raw)
     weight_map = {name: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, name in enumerate(names)}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
