@@ -33,6 +33,13 @@ mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
 @click.option("--sym/--asym", "symmetric", default=None, help="Without or with zero points.")
 @click.option("--clip/--no-clip", default=True, help="Search the ranges that lose least [default: on].")
 @click.option("--act-order/--no-act-order", default=True, help="GPTQ: columns that matter first [default: on].")
+@click.option(
+    "--backend",
+    type=click.Choice(["mlload", "autoawq"]),
+    default="mlload",
+    show_default=True,
+    help="Whose AWQ; autoawq needs mlload[autoawq] and the whole model in memory.",
+)
 @click.option("--save-as", type=click.Choice(["awq", "gptq", "compressed-tensors", "fp8"]), help="Whose layout.")
 @click.option("--ignore", multiple=True, metavar="PATTERN", help="Leave these layers as they are; a glob, or re:REGEX.")
 @click.option("--override", multiple=True, metavar="PATTERN=bits:8", help="Another width or group for some layers.")
@@ -74,6 +81,7 @@ def command(ctx: click.Context, /, source: str | None, form: str, **values: Any)
         ignore=tuple(values["ignore"]),
         overrides=tuple(values["override"]),
         clip=values["clip"],
+        backend=values["backend"],
     )
     progress = stderr_progress()
     checkpoint = Checkpoint.open(

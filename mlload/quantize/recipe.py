@@ -35,6 +35,7 @@ METHODS = {
 }
 CALIBRATED = ("awq", "gptq")
 LAYOUTS = ("awq", "gptq", "compressed-tensors", "fp8")
+BACKENDS = ("mlload", "autoawq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Recipe:
     save_as: whose layout is written, one of LAYOUTS
     ignore: patterns of modules that stay as they are ("re:" regex, or a glob on the whole path or its last name)
     overrides: (pattern, scheme), the first that matches wins; None leaves the module as it is
+    backend: whose algorithm, one of BACKENDS
     """
 
     method: str
@@ -51,6 +53,7 @@ class Recipe:
     ignore: tuple[str, ...] = ()
     overrides: tuple[tuple[str, Scheme | None], ...] = ()
     clip: bool = True
+    backend: str = "mlload"
 
     @property
     def calibrated(self) -> bool:
@@ -72,6 +75,7 @@ class Recipe:
             "ignore": list(self.ignore),
             "overrides": {pattern: None if s is None else scheme_json(s) for pattern, s in self.overrides},
             "clip": self.clip,
+            "backend": self.backend,
         }
 
 
@@ -112,6 +116,7 @@ def make_recipe(
     ignore: tuple[str, ...] = (),
     overrides: tuple[str, ...] = (),
     clip: bool = True,
+    backend: str = "mlload",
 ) -> Recipe:
     """Raises MlloadError where two options contradict each other."""
     name = (scheme or METHODS[method][0]).upper()
@@ -126,7 +131,12 @@ def make_recipe(
         found = _integers(found, bits, group_size, symmetric)
     target = save_as or (method if method in ("awq", "gptq") else "compressed-tensors")
     found = saved_as(found, target, name)
-    made = Recipe(method, found, target, ignore, (), clip)
+    made = Recipe(method, found, target, ignore, (), clip, backend)
+    if backend == "autoawq" and (method != "awq" or target != "awq" or found.group_size == -1):
+        raise MlloadError(
+            "--backend autoawq makes --method awq, saved as awq, in groups",
+            hint="--group-size 128, or --backend mlload",
+        )
     return replace(made, overrides=tuple(_override(text, made) for text in overrides))
 
 

@@ -1,0 +1,1 @@
+"""Other tools behind `mlload quantize`: the same front, data, carried files, check and report."""
