@@ -6,21 +6,18 @@ divergence is one between whole distributions (and never more than between those
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mlload.checkpoint.finding import MlloadError
+from mlload.engine.judge import TEXTS
 from mlload.engine.native import NativeEngine
-from mlload.engine.speak import PASSAGE
+from mlload.engine.record_file import SCHEMA
+from mlload.engine.record_file import read_record as read_record
 
 TOP = 20
-SCHEMA = 1
-PROMPTS = (PASSAGE, "def add(a, b):\n    return a + b\n", "Once upon a time there was a king who had three sons.")
 
 
 class Divergence(NamedTuple):
@@ -35,8 +32,8 @@ class Divergence(NamedTuple):
 def prompts(tokenizer: Any | None, vocab: int) -> list[list[int]]:
     """Token ids; without a tokenizer a fixed walk through the vocabulary."""
     if tokenizer is None:
-        return [[(7919 * (i + 1) + 104729 * n) % vocab for i in range(32)] for n in range(len(PROMPTS))]
-    return [list(tokenizer.encode(text)) for text in PROMPTS]
+        return [[(7919 * (i + 1) + 104729 * n) % vocab for i in range(32)] for n in range(len(TEXTS))]
+    return [list(tokenizer.encode(text)) for text in TEXTS]
 
 
 def record(engine: NativeEngine, ids: list[list[int]]) -> dict[str, Any]:
@@ -70,14 +67,3 @@ def divergence(kept: Tensor, now: Tensor) -> Tensor:
     p = torch.cat([kept.exp(), rest_kept], -1)
     log_q = torch.cat([now, rest_now.log()], -1)
     return (p * (p.log() - log_q)).sum(-1).clamp(min=0)
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """A file that `--record` wrote. Raises MlloadError for any other."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise MlloadError(f"{path} cannot be read as a record: {error}") from error
-    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA or not found.get("prompts"):
-        raise MlloadError(f"{path} is no record that mlload load-test --record wrote")
-    return found

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mlload.engine.judge import PASSAGE
 from mlload.engine.launch import run_all
 from mlload.engine.native import NativeEngine
 from mlload.engine.settings import Settings
-from mlload.engine.speak import PASSAGE, speak, tokenizer_of
+from mlload.engine.speak import speak, tokenizer_of
 from tests.engine.ranks import on_ranks
 from tests.engine.tiny import planned
 from tests.real_models import RealModel

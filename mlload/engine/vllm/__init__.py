@@ -1,0 +1,1 @@
+"""A real vLLM in its own environment: started, watched, measured, and compared with what was predicted."""
