@@ -22,6 +22,8 @@ from mlload.checkpoint.tensor import DTYPE_BITS, TensorRef
 from mlload.checkpoint.window import CutOff, Window
 
 MAGIC = b"|TZR|"
+# An entry without data, by which vLLM knows that the names of a file are its own.
+MARKER = ".vllm_tensorized_marker"
 VERSIONS = range(1, 6)
 MAX_TABLE = 256 * 1024 * 1024
 MAX_TENSORS = 1_000_000

@@ -21,6 +21,10 @@ OURS = {
     "dummy": "mlload.loader.dummy:DummyLoader",
     "mlload_state": "mlload.loader.mlload_state:MlloadStateLoader",
     "sharded_state": "mlload.loader.sharded_state:ShardedStateLoader",
+    "tensorizer": "mlload.loader.tensorizer:TensorizerLoader",
+    "runai_streamer": "mlload.loader.runai_streamer:RunaiStreamerLoader",
+    "fastsafetensors": "mlload.loader.fastsafetensors:FastSafetensorsLoader",
+    "instanttensor": "mlload.loader.instanttensor:InstantTensorLoader",
 }
 
 _registered: dict[str, type[BaseModelLoader]] = {}

@@ -16,6 +16,10 @@ def whole_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
         from mlload.loader.sharded_state import read_sharded_state
 
         return read_sharded_state(checkpoint)[0]
+    if checkpoint.format == "tensorizer":
+        from mlload.loader.tensorizer import of_vllm, read_rank_files
+
+        return read_rank_files(checkpoint)[0] if of_vllm(checkpoint) else checkpoint
     return checkpoint
 
 
@@ -25,4 +29,6 @@ def layout_of(checkpoint: Checkpoint) -> str | None:
         return "mlload_state"
     if checkpoint.source.kind != "file" and any(file.used and rank_of(file.name) for file in checkpoint.files):
         return "sharded_state"
+    if any(file.used and file.kind == "tensorizer" for file in checkpoint.files):
+        return "tensorizer"
     return None

@@ -26,15 +26,14 @@ from dataclasses import replace
 from functools import partial
 
 from mlload.checkpoint.finding import MlloadError
+from mlload.checkpoint.tensorizer import MAGIC, MARKER
 from mlload.plan.plan import Plan
 from mlload.writer.holdings import Holdings
 from mlload.writer.layout import Layout, OutputFile, OutputTensor
 from mlload.writer.sharded_state import EXPERTS, SCALES, tied_names, vllm_tensors
 
-MAGIC = b"|TZR|"
 # The lowest version that knows entries without data, which the marker is.
 VERSION = 4
-MARKER = ".vllm_tensorized_marker"
 PARAMETER, BUFFER = 0, 1
 # safetensors' dtype -> numpy's, and torch's where numpy has none of that kind.
 DTYPES = {
