@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.engine.calibrate_awq import fold_scales
-from mlload.engine.calibrate_inputs import Input, measured
+from mlload.engine.calibrate_experts import quantize_layer
+from mlload.engine.calibrate_inputs import Input, measured, nothing_seen
 from mlload.engine.calibrate_samples import Samples
 from mlload.engine.layerwise import Layerwise
 from mlload.plan.model import Model
 from mlload.quant.algorithms import awq, gptq, integer
+from mlload.quant.algorithms.moment import output_error
 from mlload.quant.spec import Scheme
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.source import SourceTensors
@@ -36,7 +38,8 @@ def write_calibrated(
     model: Model, targets: Targets, recipe: Recipe, sheets: Sheets, calibration: Any, step: Callable[[int], None]
 ) -> dict[str, Any]:
     """Everything of the source, layer by layer. Gives `changed` (scaled weights, for the check), `outputs` (relative
-    error of each linear's outputs), `notes`, and `away`, which removes what only an interrupted run needs."""
+    error of each linear's outputs), `experts` (how many tokens chose each), `notes`, and `away`, which removes what
+    only an interrupted run needs."""
     torch.manual_seed(calibration.seed)
     checkpoint = model.checkpoint
     source = SourceTensors(checkpoint)
@@ -82,7 +85,7 @@ def write_calibrated(
         os.unlink(state.path)
 
     changed = state.changed(source, by_weight)
-    return {"changed": changed, "outputs": state.outputs, "notes": state.notes, "away": away}
+    return {"changed": changed, "outputs": state.outputs, "notes": state.notes, "experts": state.experts, "away": away}
 
 
 class Layer:
@@ -92,6 +95,7 @@ class Layer:
         self.runner = runner
         self.number = number
         self.module = runner.layers[number]
+        self.by_weight = by_weight
         self.targets: dict[nn.Module, Target] = {}
         self.by_disk: dict[str, nn.Module] = {}
         for path, module in self.module.named_modules():
@@ -110,6 +114,7 @@ class State:
         self.done = 0
         self.scales: dict[str, Any] = {}
         self.outputs: dict[str, float] = {}
+        self.experts: dict[str, list[int]] = {}
         self.notes: list[str] = []
         if not done or not os.path.exists(path):
             return
@@ -118,11 +123,11 @@ class State:
             # The record may be one layer behind: that layer is then done again from where it began.
             if about["done"] == done or about["done"] == done + 1:
                 self.done = about["done"]
-                self.outputs, self.notes = about["outputs"], about["notes"]
+                self.outputs, self.notes, self.experts = about["outputs"], about["notes"], about["experts"]
                 self.scales = {k: held[k] for k in held.files if k.startswith(("in/", "out/"))}
 
     def save(self, done: int) -> None:
-        about = json.dumps({"done": done, "outputs": self.outputs, "notes": self.notes})
+        about = json.dumps({"done": done, "outputs": self.outputs, "notes": self.notes, "experts": self.experts})
         temporary = self.path + ".new.npz"
         with open(temporary, "wb") as handle:
             arrays: dict[str, Any] = {"about": np.array(about), **self.scales}
@@ -154,13 +159,24 @@ def _one_layer(
     layer: Layer, hidden: Tensor, outputs: Tensor, recipe: Recipe, calibration: Any, sheets: Sheets, state: State
 ) -> None:
     """Quantizes and writes the targets of a layer; what the next one sees goes to `outputs`."""
-    inputs = measured(layer.runner, layer.number, hidden, outputs)
-    if recipe.method == "awq":
-        state.notes += fold_scales(layer, inputs, hidden[:1], state.scales)
-    for seen in inputs:
+
+    def quantize(seen: Input) -> None:
         for members in _alike(seen, layer):
             _quantize(members, seen, layer, recipe, calibration, sheets, state)
-    if recipe.method == "gptq":
+
+    if layer.number in layer.runner.experts:
+        quantize_layer(layer, hidden, outputs, state, sheets.folder.partial, quantize, method=recipe.method)
+    else:
+        inputs = measured(layer.runner, layer.number, hidden, outputs)
+        if recipe.method == "awq":
+            state.notes += fold_scales(layer, inputs, hidden[:1], outputs[:1], state.scales)
+        for seen in inputs:
+            quantize(seen)
+    for module, target in layer.targets.items():
+        if target.path not in state.outputs:
+            quantize(nothing_seen(module))
+            state.notes.append(f"{target.path}: no token reached it; rounded by its weights alone")
+    if recipe.method == "gptq" and layer.number not in layer.runner.experts:
         for at, output in enumerate(layer.runner.run(layer.number, hidden)):
             outputs[at] = output[0]
 
@@ -201,13 +217,6 @@ def _quantize(
         sheets.put_packed(target, values)
         state.outputs[target.path] = output_error(module.weight, values.back, seen.moment)
         module.weight.data = values.back
-
-
-def output_error(weight: Tensor, back: Tensor, moment: Tensor) -> float:
-    """||X (W - W')^T|| / ||X W^T|| over the calibration tokens."""
-    lost = back - weight
-    whole = float(((weight @ moment) * weight).sum())
-    return (max(0.0, float(((lost @ moment) * lost).sum())) / whole) ** 0.5 if whole > 0 else 0.0
 
 
 def _put_plain(layer: Layer, name: str, sheets: Sheets) -> None:

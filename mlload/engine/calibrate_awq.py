@@ -6,6 +6,7 @@ a nonlinear step between), the fold is taken back and the linears keep their sca
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,26 +24,145 @@ if TYPE_CHECKING:
 CLOSE = 2e-4  # relative difference of outputs that rounding of float32 explains
 
 
-def fold_scales(layer: Layer, inputs: list[Input], sample: Tensor, scales: dict[str, Any]) -> list[str]:
-    """Scales the layer's modules in place; gives a note for each input whose producer could not take its scale."""
+def fold_scales(layer: Layer, inputs: list[Input], sample: Tensor, before: Tensor, scales: dict[str, Any]) -> list[str]:
+    """Scales the layer's modules in place; gives a note for each input whose producer could not take its scale.
+
+    sample: what the layer sees; before: what it made of that, unscaled
+    """
+    folds = [fold for seen in inputs if (fold := _searched_fold(layer, seen)) is not None]
+    return fold_all(layer, folds, sample, before, scales)
+
+
+def fold_all(layer: Layer, folds: list[Fold], sample: Tensor, before: Tensor, scales: dict[str, Any]) -> list[str]:
+    """Folds together, proven by one run of the layer; where that fails, one by one."""
+
+    def proven() -> bool:
+        after = next(layer.runner.run(layer.number, sample))
+        return float((after - before).norm()) <= CLOSE * float(before.norm())
+
     notes: list[str] = []
-    before = next(layer.runner.run(layer.number, sample))
-    for seen in inputs:
-        members = [module for module in seen.modules if module in layer.targets]
-        if not members:
-            continue
-        target = layer.targets[members[0]]
-        producer = _producer(layer, target)
-        if producer is None or any(layer.targets[m].scheme != target.scheme for m in members):
-            continue
-        rows, shared = _rows(layer, producer, target)
-        if rows is None:
-            continue
-        scale = _searched(members, seen, target, shared)
-        if scale is None or _folded(layer, producer, rows, shared, scale, seen, sample, before, scales):
-            continue
-        notes.append(f"{target.path}: its scale cannot be folded into {target.param.spec.wiring}; left at 1")
+    # A norm's weight is a factor, or a factor less one (Gemma's).
+    kinds = (0.0, 1.0) if any(fold.norm for fold in folds) else (0.0,)
+    for less in kinds if folds else ():
+        for fold in folds:
+            fold.apply(layer, less)
+        if proven():
+            break
+        for fold in reversed(folds):
+            fold.take_back()
+    else:
+        folds, notes = _one_by_one(layer, folds, kinds, proven)
+    for fold in folds:
+        fold.remember(layer, scales)
     return notes
+
+
+def _one_by_one(
+    layer: Layer, folds: list[Fold], kinds: tuple[float, ...], proven: Callable[[], bool]
+) -> tuple[list[Fold], list[str]]:
+    """The folds that hold, applied, and notes of those that do not."""
+    held, notes = [], []
+    for fold in folds:
+        for less in kinds if fold.norm else (0.0,):
+            fold.apply(layer, less)
+            if proven():
+                held.append(fold)
+                break
+            fold.take_back()
+        else:
+            where = fold.target.param.spec.wiring
+            notes.append(f"{fold.target.path}: its scale cannot be folded into {where}; left at 1")
+    return held, notes
+
+
+def _searched_fold(layer: Layer, seen: Input) -> Fold | None:
+    """The best scale of an input, and where it goes; None where nothing is gained or nothing can take it."""
+    members = [module for module in seen.modules if module in layer.targets]
+    if not members:
+        return None
+    target = layer.targets[members[0]]
+    wired = wiring(layer, target)
+    if wired is None or any(layer.targets[m].scheme != target.scheme for m in members):
+        return None
+    scale = best_scale(members, seen, target, wired[2])
+    return None if scale is None else Fold(seen, target, *wired, scale)
+
+
+def wiring(layer: Layer, target: Target) -> tuple[Any, slice, Tensor | None] | None:
+    """The producer of an input, its outputs that are this input, and, where heads are repeated, which channel comes
+    from which. None where the architecture declares none that could take a scale."""
+    producer = _producer(layer, target)
+    if producer is None:
+        return None
+    rows, shared = _rows(layer, producer, target)
+    return None if rows is None else (producer, rows, shared)
+
+
+class Fold:
+    """A scale [K] of an input: the linears that see it are multiplied by it, what produces it is divided.
+
+    shared: of each channel of the input, the row (counted in `rows`) of the producer that it comes from
+    """
+
+    def __init__(
+        self, seen: Input, target: Target, producer: Any, rows: slice, shared: Tensor | None, scale: Tensor
+    ) -> None:
+        self.seen, self.target, self.producer = seen, target, producer
+        self.rows, self.shared = rows, shared
+        self.divisor = scale if shared is None else _per_row(scale, shared, rows.stop - rows.start)
+        every: list[Any] = list(seen.modules)
+        self.consumers = [module for module in every if module.weight.dim() == 2]
+        self.norm = producer.weight.dim() == 1
+
+    def apply(self, layer: Layer, less: float) -> None:
+        """less: what a norm's weight is smaller than the factor that it stands for."""
+        producer, rows = self.producer, self.rows
+        bias = getattr(producer, "bias", None)
+        self.kept = [module.weight.data for module in self.consumers]
+        own = self.own = producer.weight.data
+        self.own_bias = None if bias is None else bias.data
+        if not self.norm:
+            made = own.clone()
+            made[rows] /= self.divisor[:, None]
+            self.exact = self.divisor
+        else:
+            # The norm is stored in a short dtype: the linears take exactly the rest, so that nothing is lost.
+            name = layer.runner.disk(producer)
+            stored = TORCH[layer.runner.model.checkpoint.tensors[name].dtype] if name else torch.float32
+            made = ((own + less) / self.divisor - less).to(stored).float()
+            ratio = (own + less) / (made + less)
+            self.exact = torch.where(torch.isfinite(ratio) & (ratio > 0), ratio, torch.ones_like(ratio))
+            made = torch.where(self.exact == ratio, made, own)
+        producer.weight.data = made
+        if self.own_bias is not None:
+            changed = self.own_bias.clone()
+            changed[rows] /= self.exact
+            producer.bias.data = changed
+        self.full = self.exact if self.shared is None else self.exact[self.shared]
+        for module, weight in zip(self.consumers, self.kept, strict=True):
+            module.weight.data = weight * self.full
+
+    def take_back(self) -> None:
+        self.producer.weight.data = self.own
+        if self.own_bias is not None:
+            self.producer.bias.data = self.own_bias
+        for module, weight in zip(self.consumers, self.kept, strict=True):
+            module.weight.data = weight
+
+    def remember(self, layer: Layer, scales: dict[str, Any]) -> None:
+        """What was scaled, for the check at the end; plain modules are marked, so that their new values are written."""
+        self.seen.scaled(self.full)
+        if self.producer in layer.targets:
+            outputs = torch.ones(self.producer.weight.shape[0])
+            outputs[self.rows] = self.exact
+            scales[f"out/{layer.targets[self.producer].path}"] = outputs.numpy()
+        else:
+            self.producer.mlload_scaled = True
+        for module in self.consumers:
+            if module in layer.targets:
+                scales[f"in/{layer.targets[module].path}"] = self.full.clone().numpy()
+            else:
+                module.mlload_scaled = True
 
 
 def _producer(layer: Layer, target: Target) -> nn.Module | None:
@@ -85,7 +205,7 @@ def _rows(layer: Layer, producer: Any, target: Target) -> tuple[slice | None, Te
     return rows, None
 
 
-def _searched(members: list[Any], seen: Input, target: Target, shared: Tensor | None) -> Tensor | None:
+def best_scale(members: list[Any], seen: Input, target: Target, shared: Tensor | None) -> Tensor | None:
     scheme = target.scheme
     weight = torch.cat([module.weight for module in members])
     scale, loss, without = awq.search_scale(
@@ -101,84 +221,8 @@ def _searched(members: list[Any], seen: Input, target: Target, shared: Tensor | 
     return scale if loss < without else None
 
 
-def _folded(
-    layer: Layer,
-    producer: Any,
-    rows: slice,
-    shared: Tensor | None,
-    scale: Tensor,
-    seen: Input,
-    sample: Tensor,
-    before: Tensor,
-    scales: dict[str, Any],
-) -> bool:
-    """Tries it with the norm's weight as a factor, then as a factor less one (Gemma's)."""
-    consumers = [module for module in seen.modules if isinstance(module, nn.Linear)]
-    kept = {module: module.weight.data for module in consumers}
-    bias = getattr(producer, "bias", None)
-    own, own_bias = producer.weight.data, None if bias is None else bias.data
-    divisor = scale if shared is None else _per_row(scale, shared, rows.stop - rows.start)
-    linear = producer in layer.targets
-    for less in (0.0,) if own.dim() > 1 else (0.0, 1.0):
-        made = own.clone()
-        if own.dim() > 1:
-            made[rows] /= divisor[:, None]
-            exact = divisor
-        else:
-            # The norm is stored in a short dtype: the linears take exactly the rest, so that nothing is lost.
-            name = layer.runner.disk(producer)
-            stored = TORCH[layer.runner.model.checkpoint.tensors[name].dtype] if name else torch.float32
-            made = ((own + less) / divisor - less).to(stored).float()
-            ratio = (own + less) / (made + less)
-            exact = torch.where(torch.isfinite(ratio) & (ratio > 0), ratio, torch.ones_like(ratio))
-            made = torch.where(exact == ratio, made, own)
-        producer.weight.data = made
-        if bias is not None and own_bias is not None:
-            changed = own_bias.clone()
-            changed[rows] /= exact
-            bias.data = changed
-        full = exact if shared is None else exact[shared]
-        for module in consumers:
-            module.weight.data = kept[module] * full
-        after = next(layer.runner.run(layer.number, sample))
-        if float((after - before).norm()) <= CLOSE * float(before.norm()):
-            seen.scaled(full)
-            _remember(layer, producer, consumers, rows, exact, full, scales, linear)
-            return True
-    producer.weight.data = own
-    if bias is not None and own_bias is not None:
-        bias.data = own_bias
-    for module in consumers:
-        module.weight.data = kept[module]
-    return False
-
-
 def _per_row(scale: Tensor, shared: Tensor, count: int) -> Tensor:
     """The scale of each of the producer's rows: channels that share one have equal scales."""
     found = torch.ones(count)
     found[shared] = scale
     return found
-
-
-def _remember(
-    layer: Layer,
-    producer: Any,
-    consumers: list[Any],
-    rows: slice,
-    exact: Tensor,
-    full: Tensor,
-    scales: dict[str, Any],
-    linear: bool,
-) -> None:
-    """What was scaled, for the check at the end; plain modules are marked, so that their new values are written."""
-    if linear:
-        outputs = torch.ones(producer.weight.shape[0])
-        outputs[rows] = exact
-        scales[f"out/{layer.targets[producer].path}"] = outputs.numpy()
-    else:
-        producer.mlload_scaled = True
-    for module in consumers:
-        if module in layer.targets:
-            scales[f"in/{layer.targets[module].path}"] = full.clone().numpy()
-        else:
-            module.mlload_scaled = True

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mlload.engine.layerwise import Layerwise
+from mlload.quant.algorithms import moment
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Input:
         if self.tokens == 0:
             self.moment = torch.zeros(rows.shape[1], rows.shape[1])
             self.total = torch.zeros(rows.shape[1])
-        self.moment.addmm_(rows.T, rows)
+        moment.accumulate(self.moment, rows)
         self.total += rows.abs().sum(0)
         self.tokens += rows.shape[0]
 
@@ -39,6 +40,12 @@ class Input:
         """The inputs were divided by `scale` [K]."""
         self.moment /= scale[:, None] * scale[None, :]
         self.total /= scale
+
+
+def nothing_seen(module: nn.Module) -> Input:
+    """Of a linear that no token reached: all channels alike, so that only its weights count."""
+    k = int(module.get_parameter("weight").shape[1])
+    return Input([module], torch.eye(k), torch.ones(k), 0)
 
 
 @torch.inference_mode()
@@ -76,4 +83,6 @@ def measured(runner: Layerwise, number: int, hidden: Tensor, outputs: Tensor) ->
     finally:
         for hook in hooks:
             hook.remove()
+    for found in inputs:
+        moment.mirror(found.moment)
     return inputs

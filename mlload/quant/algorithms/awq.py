@@ -1,8 +1,7 @@
 """AWQ: channels that matter are scaled up before rounding, and what feeds them down (Lin et al., 2023).
 
-N = out_features, K = in_features, G = group size. The error of a rounded weight W' under inputs X is
-||X (W - W')^T||^2 = sum over rows d of W - W' of d H d^T with H = X^T X, so that one [K, K] matrix stands for all
-calibration tokens: trying a scale costs one product, and no forward pass.
+N = out_features, K = in_features, G = group size. Losses are those of `moment`: trying a scale costs one product with
+H, and no forward pass.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ import torch
 from torch import Tensor
 
 from mlload.quant.algorithms import integer
+from mlload.quant.algorithms import moment as second
 
-RATIOS = tuple(step / 20 for step in range(21))
-SAMPLED_ROWS = 512  # of the outputs, to judge a scale by
+COARSE, FINE = 0.1, 0.05  # steps between ratios: the whole range by the first, around the best by the second
+SAMPLED_ROWS = 256  # of the outputs, to judge a scale by
 CLIPS = tuple(1.0 - 0.05 * step for step in range(11))
 
 
@@ -49,16 +49,24 @@ def search_scale(
     share = weight_share(weight, group)
     if weight.shape[0] > SAMPLED_ROWS:
         weight = weight[torch.linspace(0, weight.shape[0] - 1, SAMPLED_ROWS).long()]
-    best = torch.ones_like(activation)
-    none = least = _loss(weight, best, moment, bits, group, symmetric, dtype)
-    for ratio in RATIOS:
+    tried: dict[float, tuple[float, Tensor]] = {}
+
+    def attempt(ratio: float) -> None:
         scale = candidate(activation, share, ratio)
         if shared is not None:
             scale = _together(scale, shared)
-        loss = _loss(weight, scale, moment, bits, group, symmetric, dtype)
-        if loss < least:
-            best, least = scale, loss
-    return best, least, none
+        tried[ratio] = _loss(weight, scale, moment, bits, group, symmetric, dtype), scale
+
+    for step in range(round(1 / COARSE) + 1):
+        attempt(step * COARSE)
+    middle = min(tried, key=lambda ratio: tried[ratio][0])
+    for ratio in (middle - FINE, middle + FINE):
+        if 0 <= ratio <= 1:
+            attempt(ratio)
+    least, best = min(tried.values(), key=lambda found: found[0])
+    one = torch.ones_like(activation)
+    none = _loss(weight, one, moment, bits, group, symmetric, dtype)
+    return (best, least, none) if least < none else (one, none, none)
 
 
 def _together(scale: Tensor, shared: Tensor) -> Tensor:
@@ -72,10 +80,11 @@ def _together(scale: Tensor, shared: Tensor) -> Tensor:
 def _loss(
     weight: Tensor, scale: Tensor, moment: Tensor, bits: int, group: int, symmetric: bool, dtype: torch.dtype
 ) -> float:
-    scaled = weight * scale
-    grid = integer.fit(scaled, bits, group, symmetric=symmetric, dtype=dtype, clip=False)
-    lost = (integer.dequantize(integer.quantize(scaled, grid), grid) / scale).sub_(weight)
-    return float(((lost @ moment) * lost).sum())
+    groups = integer.grouped(weight * scale, group)
+    low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
+    step, zero = integer.range_grid(low, high, bits, symmetric, dtype)
+    back = integer.rounded(groups, step[..., None], zero[..., None], bits).reshape(weight.shape)
+    return second.loss(back.div_(scale).sub_(weight), moment)
 
 
 def clipped_grid(
@@ -93,8 +102,7 @@ def clipped_grid(
     least = None
     for clip in CLIPS:
         scale, zero = integer.range_grid(low * clip, high * clip, bits, symmetric, dtype)
-        grid = integer.Grid(scale, zero, bits, group)
-        lost = integer.dequantize(integer.quantize(weight, grid), grid).sub_(weight).reshape(groups.shape)
+        lost = integer.rounded(groups, scale[..., None], zero[..., None], bits).sub_(groups)
         by_group = lost.transpose(0, 1)
         loss = ((by_group @ blocks) * by_group).sum(-1).T
         if least is None:

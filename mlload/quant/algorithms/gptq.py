@@ -36,36 +36,39 @@ def quantize(
     group_of = torch.div(order, size, rounding_mode="floor")
     scale, zero = grid.scale[:, group_of], grid.zero[:, group_of]
     top = (1 << grid.bits) - 1
-    codes = torch.empty((n, k), dtype=torch.uint8)
+    codes = torch.empty((k, n))
     for start in range(0, k, BLOCK):
         stop = min(start + BLOCK, k)
         block = weight[:, start:stop].T.contiguous()
         errors = torch.empty_like(block)
         local = inverse[start:stop, start:stop]
+        pivots = local.diagonal().tolist()
         steps, zeros = scale[:, start:stop].T.contiguous(), zero[:, start:stop].T.contiguous()
         for i in range(stop - start):
             column = block[i]
-            code = (column / steps[i]).round_().add_(zeros[i]).clamp_(0, top)
-            codes[:, start + i] = code.to(torch.uint8)
-            error = (column - (code - zeros[i]) * steps[i]) / local[i, i]
-            errors[i] = error
+            code = torch.div(column, steps[i], out=codes[start + i]).round_().add_(zeros[i]).clamp_(0, top)
+            error = torch.sub(column, (code - zeros[i]).mul_(steps[i]), out=errors[i]).div_(pivots[i])
             block[i + 1 :].addr_(local[i, i + 1 :], error, alpha=-1.0)
         weight[:, stop:].addmm_(errors.T, inverse[start:stop, stop:], alpha=-1.0)
-    back = torch.empty_like(codes)
-    back[:, order] = codes
+    back = torch.empty((n, k), dtype=torch.uint8)
+    back[:, order] = codes.to(torch.uint8).T
     return back
 
 
 def upper_inverse(moment: Tensor, damping: float) -> Tensor:
-    """The upper Cholesky factor of H^-1. Where H is too near to singular the damping is raised tenfold, and again."""
+    """R, upper, with R^T R = H^-1. Where H is too near to singular the damping is raised tenfold, and again.
+
+    H turned about both axes is L L^T; turned back that is U U^T with U upper, and R is the inverse of U: one
+    factorisation and one triangular solve, and H^-1 itself is never made.
+    """
     mean = float(moment.diagonal().mean())
+    one = torch.eye(moment.shape[0])
     for step in range(TRIES):
-        damped = moment.clone()
+        damped = moment.flip(0, 1)
         damped.diagonal().add_(damping * 10**step * mean)
         lower, failed = torch.linalg.cholesky_ex(damped)
         if int(failed) == 0:
-            factor: Tensor
-            factor, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
-            if int(failed) == 0 and bool(torch.isfinite(factor).all()):
+            factor: Tensor = torch.linalg.solve_triangular(lower.flip(0, 1), one, upper=True)
+            if bool(torch.isfinite(factor).all()):
                 return factor
     raise ValueError("the second moment of the inputs is not positive, whatever the damping")

@@ -78,7 +78,7 @@ def _fit(
     least = None
     for shrink in SHRINKS:
         scale, zero = range_grid(low * shrink, high * shrink, bits, symmetric, dtype)
-        error = _rounded(groups, scale[..., None], zero[..., None], bits).sub_(groups).square_()
+        error = rounded(groups, scale[..., None], zero[..., None], bits).sub_(groups).square_()
         loss = (error if share is None else error.mul_(share)).sum(-1)
         if least is None:
             least, best = loss, (scale, zero)
@@ -89,9 +89,10 @@ def _fit(
     return best
 
 
-def _rounded(groups: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
-    codes = (groups / scale).round_().add_(zero).clamp_(0, (1 << bits) - 1)
-    return codes.sub_(zero).mul_(scale)
+def rounded(groups: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
+    """The values that codes of `groups` stand for, without making the codes; scale and zero broadcast."""
+    # round(w / s) between -zero and top - zero is round(w / s) + zero between 0 and top: one pass less.
+    return (groups / scale).round_().clamp_(-zero, (1 << bits) - 1 - zero).mul_(scale)
 
 
 def quantize(weight: Tensor, grid: Grid) -> Tensor:
