@@ -89,8 +89,8 @@ def _packed_int(
             kept = [(b, g) for b, g in fitting if g == size] or fitting
             if kept:
                 bits, size = kept[0]
-    else:
-        size = -1
+    elif not size or size < 0 or -(-size * bits // 32) != columns:
+        size = -1  # else one declared group is as wide as the row
     zero = tensors.get("weight_zero_point")
     if zero is not None and zero.dtype == "I32" and packed.shape[-2]:
         n = packed.shape[-2]
