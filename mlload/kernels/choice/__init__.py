@@ -8,11 +8,12 @@ own names. Nothing is imported from the engine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from mlload.checkpoint.finding import Finding
-from mlload.kernels.choice import experts, linear, refusals
+from mlload.kernels.choice import cpu, experts, linear, refusals
 from mlload.kernels.choice.order import experts_order, linear_order
 from mlload.kernels.choice.question import Declined, Question
 from mlload.profiles.layers import EngineLayer
@@ -80,21 +81,26 @@ def choose(
     quant:      the resolved method ("auto_awq", "fp8", ...), None for none
     model_type: of the language model; a few kernels are off for a few of them
     where:      shown as the place of a refusal
-    platform:   "cuda"; on others the choice is not known here
+    platform:   "cuda", or "cpu" for dense layers; on others the choice is not known here
     """
     method = method_for(layer, scheme, quant, capability, profile)
     shape = (layer.experts, layer.n, layer.k) if layer.experts else (layer.n, layer.k)
     name = f"{method.name}/{method.scheme}" if method.scheme else method.name
     label = f"{layer.kind}[{layer.name}]"
-    if UNKNOWN in (method.name, method.family) or platform != "cuda":
+    known = platform == "cuda" or (platform == "cpu" and not layer.experts)
+    if UNKNOWN in (method.name, method.family) or not known:
         return Choice(label, shape, method.name, None, None, known=False)
     question = Question(layer, method, capability_number(capability), dtype, profile, model_type)
     place = where or label
     refused = refusals.of_scheme(question, place)
     if not method.family:
         return Choice(label, shape, name, None, None, refusals=refused)
-    why_not = experts.why_not if layer.experts else linear.why_not
-    order = experts_order(question) if layer.experts else linear_order(question)
+    why_not: Callable[[str, Question], str | None]
+    if platform == "cpu":
+        why_not, order = cpu.why_not, profile.order("linear", method.family, platform)
+    else:
+        why_not = experts.why_not if layer.experts else linear.why_not
+        order = experts_order(question) if layer.experts else linear_order(question)
     if not order:
         return Choice(label, shape, name, None, None, refusals=refused, known=False)
     answers = [(kernel, why_not(kernel, question)) for kernel in order]
@@ -104,7 +110,10 @@ def choose(
         for kernel, reason in answers
         if kernel != chosen
     )
-    refused += refusals.of_choice(question, place, chosen, declined)
+    if platform == "cpu":
+        refused += refusals.on_cpu(question, place, chosen, declined)
+    else:
+        refused += refusals.of_choice(question, place, chosen, declined)
     return Choice(label, shape, name, chosen, provider(chosen) if chosen else None, declined, refused)
 
 

@@ -28,6 +28,15 @@ def of_choice(q: Question, where: str, chosen: str | None, declined: tuple[Decli
     return (_int8_refusal(q, where),) if chosen == "CutlassInt8ScaledMMLinearKernel" and q.cc >= 100 else ()
 
 
+def on_cpu(q: Question, where: str, chosen: str | None, declined: tuple[Declined, ...]) -> tuple[Finding, ...]:
+    """Nothing can run the layer on a CPU."""
+    if chosen is not None:
+        return ()
+    reasons = "; ".join(f"{kernel}: {reason}" for kernel, reason in declined)
+    message = f"no kernel runs this layer (N {q.layer.n}, K {q.layer.k} per rank) on this CPU: {reasons}"
+    return (Finding("KN001", "error", "starts", where, message, {"n": q.layer.n, "k": q.layer.k}),)
+
+
 def _int8_refusal(q: Question, where: str) -> Finding:
     """The compiled operator says so when it is called; the choice does not ask it
     (scaled_mm/cutlass.py:43; "Int8 not supported on SM" in the release's library)."""

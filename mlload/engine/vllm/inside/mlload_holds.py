@@ -15,7 +15,7 @@ def of(engine: Any) -> list[dict[str, Any]]:
     """One dict a rank, in the order of ranks."""
     import sys
 
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-not-found]
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     found = [json.loads(text) for text in engine.collective_rpc(holds)]
@@ -107,7 +107,7 @@ def is_handler(value: Any) -> bool:
 
 def kernels(model: Any) -> list[dict[str, Any]]:
     """[{layers: "Kind[name]", label: method, scheme and kernel by their classes, count}]."""
-    found = {}
+    found: dict[tuple[str, str], int] = {}
     for name, module in model.named_modules():
         method = getattr(module, "quant_method", None)
         backend = getattr(module, "attn_backend", None)

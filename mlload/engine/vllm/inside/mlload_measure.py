@@ -53,7 +53,10 @@ class Asker:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        order, final, times, lengths = [], {}, {}, {}
+        order: list[str] = []
+        final: dict[str, Any] = {}
+        times: dict[str, list[float]] = {}
+        lengths: dict[str, int] = {}
         for ids in prompts:
             self.count += 1
             name = f"mlload-{self.count}"

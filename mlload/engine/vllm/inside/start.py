@@ -126,8 +126,8 @@ def main(asked: dict[str, Any]) -> None:
     engine = started(asked)
     tell("up", seconds=time.time() - began, settings=settings(engine))
 
-    import mlload_holds
-    import mlload_measure
+    import mlload_holds  # type: ignore[import-not-found]
+    import mlload_measure  # type: ignore[import-not-found]
 
     tell("holds", ranks=mlload_holds.of(engine))
     mlload_measure.everything(engine, asked, tell)
