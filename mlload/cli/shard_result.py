@@ -12,7 +12,8 @@ from mlload.cli.quantities import size as show_size
 from mlload.plan.mesh import Mesh
 from mlload.profiles import load, parse_engine
 from mlload.writer.holdings import Holdings, holdings_of
-from mlload.writer.read_state import is_state, of_state, read_state
+from mlload.writer.ranks import read_ranks
+from mlload.writer.read_state import of_state
 from mlload.writer.shard import (
     RankBytes,
     mlload_layout,
@@ -107,9 +108,9 @@ def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], N
     from mlload.writer.carry import carried, left_behind
 
     limit = None if request.max_shard_size is None else parse_size(request.max_shard_size, "--max-shard-size")
-    was_state = is_state(checkpoint)
+    cut = read_ranks(checkpoint)
     holdings: Holdings | None
-    whole, holdings = read_state(checkpoint) if was_state else (checkpoint, None)
+    whole, holdings = cut or (checkpoint, None)
     ranks: tuple[RankBytes, ...] = ()
     mesh = Mesh(request.tp, request.pp, request.ep)
     plan = None
@@ -119,7 +120,7 @@ def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], N
     local = request.output is not None and "://" not in request.output
     target = os.path.abspath(os.path.expanduser(request.output)) if local and request.output else ""
     outputs = (target, f"{target}.partial") if target else ()
-    carry = tuple(file for file in carried(whole, outputs) if not (was_state and of_state(file.name)))
+    carry = tuple(file for file in carried(whole, outputs) if not (cut and of_state(file.name)))
     compared, resumed = 0, False
     files: tuple[tuple[str, int], ...] = ()
     if not (request.dry_run and plan is not None and request.layout == "mlload"):
@@ -138,7 +139,7 @@ def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], N
             from mlload.writer.write import write_folder
 
             assert request.output is not None
-            if was_state:
+            if cut:
                 compared = check_replicas(holdings)
             resumed = write_folder(
                 request.output,
@@ -157,7 +158,7 @@ def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], N
         ranks=ranks,
         files=files,
         carried=tuple(file.name for file in carry),
-        left=() if was_state else left_behind(whole),
+        left=() if cut else left_behind(whole),
         written=not request.dry_run,
         verified=request.verify and not request.dry_run,
         resumed=resumed,

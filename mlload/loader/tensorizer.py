@@ -6,26 +6,16 @@ The format is read here, by ranges and no more than a rank's own bytes; the tens
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
-from mlload.checkpoint.tensor import TensorRef
-from mlload.checkpoint.tensorizer import MARKER, read_tensorizer
 from mlload.loader.base import BaseModelLoader, Destinations, RankTensor
 from mlload.loader.held import held_reads
 from mlload.loader.reader import read_tensors
 from mlload.loader.reads import rank_reads
-from mlload.loader.sharded_state import read_sharded_state
-from mlload.plan.model import read_model
 from mlload.plan.plan import Plan
-from mlload.writer.holdings import Holdings
-
-_RANK = re.compile(r".*?(\d+)\.tensors", re.ASCII)
-# Buffers that vLLM's own files hold and no checkpoint does.
-COMPUTED = ("cos_sin_cache", "inv_freq")
+from mlload.writer.read_tensorizer import of_vllm, read_rank_files
 
 
 class TensorizerLoader(BaseModelLoader):
@@ -42,46 +32,3 @@ class TensorizerLoader(BaseModelLoader):
         return read_tensors(
             checkpoint.source, held_reads(plan, rank, holdings, f"model-rank-{rank:03d}."), destinations
         )
-
-
-def of_vllm(checkpoint: Checkpoint) -> bool:
-    """Whether the names in the files are vLLM's, cut per rank."""
-    return MARKER in checkpoint.tensors
-
-
-def read_rank_files(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
-    """A checkpoint of whole tensors under their usual names, and where their bytes lie. See `read_sharded_state`."""
-    label = checkpoint.label
-    names = [(number, file) for number, file in enumerate(checkpoint.files) if file.used and file.kind == "tensorizer"]
-    tensors: dict[str, TensorRef] = {}
-    for number, file in names:
-        found = read_tensorizer(checkpoint.source, file.name, file.size, number)
-        if found.problems:
-            raise MlloadError(f"{label}: {file.name} {found.problems[0][1]}", exit_code=1)
-        if found.encrypted:
-            raise MlloadError(f"{label}: {file.name} is encrypted, and only its key opens it", exit_code=1)
-        match = _RANK.fullmatch(file.name)
-        if match is None and len(names) > 1:
-            raise MlloadError(f"{label}: {file.name} does not say which rank it is of", exit_code=1)
-        rank = int(match[1]) if match and len(names) > 1 else 0
-        for ref in found.tensors:
-            if ref.name != MARKER and ref.name.rpartition(".")[2] not in COMPUTED:
-                tensors[f"rank{rank}/{ref.name}"] = ref
-    for name in _second_names(checkpoint):
-        for key in [key for key in tensors if key.partition("/")[2] == name]:
-            del tensors[key]
-    return read_sharded_state(replace(checkpoint, format="sharded_state", tensors=tensors, problems=()))
-
-
-def _second_names(checkpoint: Checkpoint) -> set[str]:
-    """Of a parameter that two modules share, the name that sharded_state leaves out: these files have both."""
-    bare = replace(checkpoint, tensors={}, stray={}, format="none", index=None, problems=())
-    params = read_model(bare).params
-    engines = {param.spec.module: param.spec.engine for param in params}
-    found: set[str] = set()
-    for param in params:
-        table = engines.get(param.spec.alias_of or "")
-        if param.alias and table and param.spec.engine:
-            names = {f"{table}.weight", f"{param.spec.engine}.weight"}
-            found |= names - {min(names)}
-    return found

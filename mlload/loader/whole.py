@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.weight_files import rank_of
-from mlload.writer.read_state import is_state, of_state, read_state
+from mlload.writer.ranks import read_ranks
+from mlload.writer.read_state import of_state
 
 
 def whole_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
     """A folder of per-rank files as the checkpoint that was cut; any other as it is. Raises MlloadError where the
     files of the ranks are not what their manifest, or their config, says."""
-    if is_state(checkpoint):
-        return read_state(checkpoint)[0]
-    if checkpoint.format == "sharded_state":
-        from mlload.loader.sharded_state import read_sharded_state
-
-        return read_sharded_state(checkpoint)[0]
-    if checkpoint.format == "tensorizer":
-        from mlload.loader.tensorizer import of_vllm, read_rank_files
-
-        return read_rank_files(checkpoint)[0] if of_vllm(checkpoint) else checkpoint
-    return checkpoint
+    ranks = read_ranks(checkpoint)
+    return checkpoint if ranks is None else ranks[0]
 
 
 def layout_of(checkpoint: Checkpoint) -> str | None:

@@ -73,7 +73,7 @@ class Copier:
         self._ended = 0
         self._no_system_copy = not hasattr(os, "copy_file_range")
 
-    def run(self, jobs: Iterator[Job], done: int = 0) -> None:
+    def run(self, jobs: Iterator[Any], done: int = 0) -> None:
         """Carry out every job after the first `done`. Raises MlloadError, or KeyboardInterrupt after the threads
         have ended."""
         remaining = islice(jobs, done, None)
@@ -151,13 +151,7 @@ class Copier:
                 if taken is None:
                     return
                 job, epoch = taken
-                if not self._copied_by_the_system(job):
-                    piece = self._read(job, buffer)
-                    for write in job.writes:
-                        digest = self._write(write, piece)
-                        if digest:
-                            with self._lock:
-                                epoch.checks.append((write, digest))
+                self.carry_out(job, epoch, buffer)
                 self.step(job.length)
                 with self._changed:
                     epoch.left -= 1
@@ -170,6 +164,17 @@ class Copier:
             with self._changed:
                 self._ended += 1
                 self._changed.notify_all()
+
+    def carry_out(self, job: Any, epoch: Epoch, buffer: memoryview) -> None:
+        """One job, in a thread of its own. For those who do more than copy: jobs have a `length`."""
+        if self._copied_by_the_system(job):
+            return
+        piece = self.read(job, buffer)
+        for write in job.writes:
+            digest = self._write(write, piece)
+            if digest:
+                with self._lock:
+                    epoch.checks.append((write, digest))
 
     def _copied_by_the_system(self, job: Job) -> bool:
         """Bytes that go to one place each are copied from file to file without passing through this process."""
@@ -194,7 +199,8 @@ class Copier:
                     start, place, left = start + count, place + count, left - count
         return True
 
-    def _read(self, job: Job, buffer: memoryview) -> memoryview:
+    def read(self, job: Any, buffer: memoryview) -> memoryview:
+        """`job.length` bytes of `job.file` from `job.offset` on, in `buffer` where they fit."""
         if self._path is None:
             piece: Any = self.source.read_many([Range(job.file, job.offset, job.length)])[0]
             if isinstance(piece, Exception):

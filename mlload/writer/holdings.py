@@ -95,8 +95,8 @@ def refuse_foreign(checkpoint: Checkpoint) -> None:
         )
     if checkpoint.format == "sharded_state":
         raise MlloadError(
-            f"{label} holds vLLM's sharded_state: fused and padded per rank, which names and config cannot undo",
-            hint="shard the checkpoint that it was made from, or use --layout mlload, which can be merged",
+            f"{label} holds vLLM's sharded_state: tensors fused and padded per rank",
+            hint=f"mlload shard {label} -o FOLDER --merge makes a checkpoint of it",
         )
     if checkpoint.format not in ("safetensors", "adapter") or not checkpoint.tensors:
         raise MlloadError(f"{label} holds no safetensors weights", exit_code=2)

@@ -114,11 +114,35 @@ def test_classes_with_more_state_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert "latent attention" in capsys.readouterr().err
 
 
-def test_it_cannot_be_a_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("layout", ["vllm", "tensorizer"])
+@pytest.mark.parametrize("config", [LLAMA, TIED, MIXTRAL], ids=lambda config: str(config["model_type"]))
+def test_it_can_be_a_source(config: dict[str, Any], layout: str, tmp_path: Path) -> None:
+    """Merged, cut for another size, and in the other layout: the bytes are those of the first checkpoint."""
+    if layout == "tensorizer" and config is MIXTRAL:
+        pytest.skip("tensorizer files hold no experts")
+    source = write_checkpoint(tmp_path / "source", config)
+    cut, again, ranks = tmp_path / "cut", tmp_path / "again", tmp_path / "ranks"
+    assert main(["shard", str(source), "-o", str(cut), "--tp", "4", "--layout", layout]) == 0
+    assert main(["shard", str(cut), "-o", str(tmp_path / "merged"), "--merge", "--verify"]) == 0
+    assert read_folder(tmp_path / "merged") == read_folder(source)
+    shard(cut, again, "--tp", "2")
+    shard(source, tmp_path / "straight", "--tp", "2")
+    for rank in range(2):
+        file = f"model-rank-{rank}-part-0.safetensors"
+        assert read_safetensors(again / file) == read_safetensors(tmp_path / "straight" / file)
+    assert main(["shard", str(cut), "-o", str(ranks), "--tp", "2"]) == 0
+    assert main(["shard", str(ranks), "-o", str(tmp_path / "last"), "--merge"]) == 0
+    assert read_folder(tmp_path / "last") == read_folder(source)
+
+
+def test_replicas_of_a_source_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_checkpoint(tmp_path / "source", LLAMA)
-    shard(source, tmp_path / "out", "--tp", "2")
-    assert main(["shard", str(tmp_path / "out"), "-o", str(tmp_path / "merged"), "--merge"]) == 2
-    assert "fused and padded" in capsys.readouterr().err
+    shard(source, tmp_path / "cut", "--tp", "2")
+    path = tmp_path / "cut" / "model-rank-1-part-0.safetensors"
+    norm = read_safetensors(path)["model.norm.weight"][2]
+    path.write_bytes(path.read_bytes().replace(norm, bytes(len(norm))))
+    assert main(["shard", str(tmp_path / "cut"), "-o", str(tmp_path / "merged"), "--merge"]) == 1
+    assert "model.norm.weight differs" in capsys.readouterr().err
 
 
 SPEAK = """
