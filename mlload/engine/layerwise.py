@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.engine.layerwise_experts import RoutedExperts, expert_tensors, runs
+from mlload.engine.meta import class_of
 from mlload.engine.names import Names
 from mlload.plan.model import Model
 
@@ -31,7 +32,7 @@ class Layerwise:
     def __init__(self, model: Model, read: Callable[[str], Tensor], names: list[str]) -> None:
         self.model = model
         self.read = read
-        self.net = _class_on_meta(model)
+        self.net = class_of(model, torch.float32, hint="--method rtn, fp8, int8, mxfp4 or nvfp4 need no class")
         lookup = Names(self.net)
         one_by_one = expert_tensors(model)
         self.params: dict[str, str] = {}
@@ -286,25 +287,6 @@ class _Head(nn.Module):
         parts = [hidden @ rows.float().T for rows in torch.split(self.stored, HEAD_ROWS)]
         found = torch.cat(parts, -1)
         return found if self.bias is None else found + self.bias
-
-
-def _class_on_meta(model: Model) -> Any:
-    import transformers
-
-    raw = {key: value for key, value in model.config.raw.items() if key not in ("quantization_config", "auto_map")}
-    model_type = str(raw.pop("model_type", "") or model.config.model_type)
-    build: Any = transformers.AutoModelForCausalLM.from_config
-    try:
-        config = transformers.AutoConfig.for_model(model_type, **raw)
-        with torch.device("meta"):
-            return build(config, dtype=torch.float32).eval()
-    except (ValueError, KeyError, TypeError) as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise MlloadError(
-            f"transformers {transformers.__version__} builds no causal language model of type {model_type!r}: {line}",
-            hint="--method rtn, fp8, int8, mxfp4 or nvfp4 need no data and no class",
-            exit_code=3,
-        ) from error
 
 
 def _layers(net: nn.Module, count: int) -> tuple[str, list[Any]]:
