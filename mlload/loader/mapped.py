@@ -99,6 +99,23 @@ def adopt(files: LocalFiles, reads: Sequence[Read], destinations: Mapping[str, D
     return found
 
 
+def read_ahead(run: Sequence[Read], mapped: Mapping[str, MappedFile]) -> None:
+    """Every page of the run's mapped tensors, neighbours together."""
+    file: MappedFile | None = None
+    start = stop = 0
+    for read in run:
+        if read.name not in mapped:
+            continue
+        if file is mapped[read.name] and stop <= read.first <= stop + mmap.PAGESIZE:
+            stop = read.first + read.nbytes
+            continue
+        if file is not None:
+            file.read_ahead(start, stop - start)
+        file, start, stop = mapped[read.name], read.first, read.first + read.nbytes
+    if file is not None:
+        file.read_ahead(start, stop - start)
+
+
 def one_run(reads: Sequence[Read], shape: tuple[int, ...]) -> int | None:
     """Where in the file the tensor begins, if its reads are one run of bytes in the order of its elements."""
     if DTYPE_BITS.get(reads[0].dtype, 8) % 8 or len({read.file for read in reads}) > 1:

@@ -1,16 +1,17 @@
 """Reads by several threads: not copied at all where a parameter can be a view of its file (`mapped`), else straight
 into place where the layout allows, else through a few reused buffers.
 
-Peak memory beside the destinations: BUFFERS pieces of 16 MiB, and one scratch span a thread.
+Peak memory beside the destinations: BUFFERS pieces of 4 MiB, and one scratch span a thread.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -24,10 +25,10 @@ from mlload.checkpoint.sources.local import LocalSource, reason
 from mlload.checkpoint.streaming import LocalFiles, RemoteFiles, default_threads
 from mlload.loader.base import Destinations, RankTensor
 from mlload.loader.dtypes import torch_dtype
-from mlload.loader.mapped import adopt
-from mlload.loader.reads import PIECE, Read
+from mlload.loader.mapped import adopt, read_ahead
+from mlload.loader.reads import PIECE, Read, in_runs
 
-BUFFERS = 6
+BUFFERS = 8
 # Between two runs of a row-parallel cut: below it whole rows are read, since a call costs as much as so many bytes.
 GAP = 2048
 SPAN = 4 << 20  # bytes of whole rows read at once
@@ -56,7 +57,7 @@ def read_tensors(
     for _ in range(BUFFERS):
         free.put(None)
     done: queue.SimpleQueue[Done | BaseException | None] = queue.SimpleQueue()
-    pending, lock, stop = iter(reads), threading.Lock(), threading.Event()
+    pending, lock, stop = in_runs(reads), threading.Lock(), threading.Event()
 
     def work() -> None:
         try:
@@ -64,16 +65,19 @@ def read_tensors(
                 handles: dict[str, Any] = {}
                 while not stop.is_set():
                     with lock:
-                        read = next(pending, None)
-                    if read is None:
+                        run = next(pending, None)
+                    if run is None:
                         return
-                    if read.name in mapped:
-                        mapped[read.name].read_ahead(read.first, read.nbytes)
-                        done.put(Done(read, None, read.nbytes, None))
-                        continue
-                    if read.file not in handles:
-                        handles[read.file] = opened.enter_context(files.open(read.file))
-                    done.put(_carry_out(read, memory[read.name], handles[read.file], free, stop, pinned))
+                    read_ahead(run, mapped)
+                    for read in run:
+                        if stop.is_set():
+                            return
+                        if read.name in mapped:
+                            done.put(Done(read, None, read.nbytes, None))
+                            continue
+                        if read.file not in handles:
+                            handles[read.file] = opened.enter_context(files.open(read.file))
+                        done.put(_carry_out(read, memory[read.name], handles[read.file], free, stop, pinned))
         except OSError as error:
             done.put(MlloadError(f"cannot be read: {reason(error)}", exit_code=3))
         except BaseException as error:
@@ -102,8 +106,9 @@ def read_tensors(
             free.put(None)
         for worker in workers:
             worker.join(2.0)  # a read from a dead network mount never returns
-        for file in {id(one): one for one in mapped.values()}.values():
-            file.close()
+        if not any(worker.is_alive() for worker in workers):
+            for file in set(mapped.values()):
+                file.close()
     if changed := files.changed():
         raise MlloadError(f"{', '.join(changed)} changed while being loaded", exit_code=3)
 
@@ -129,11 +134,21 @@ def _carry_out(
     if stop.is_set():
         raise MlloadError("interrupted")
     if buffer is None or buffer.numel() < read.nbytes:
-        buffer = torch.empty(max(PIECE, read.nbytes), dtype=torch.uint8, pin_memory=pinned)
+        buffer = new_buffer(max(PIECE, read.nbytes), pinned)
     raw = buffer[: read.nbytes]
     count = read_box(handle, read, raw.numpy().reshape(read.extent))
     extent = tuple(stop - start for start, stop in read.to)
     return Done(read, raw.view(torch_dtype(read.dtype)).view(extent), count, buffer)
+
+
+def new_buffer(nbytes: int, pinned: bool) -> Tensor:
+    """uint8 [nbytes], pinned, or else in huge pages where the system has them."""
+    if pinned or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
+    memory = mmap.mmap(-1, nbytes)
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def read_box(handle: Any, read: Read, into: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
@@ -156,7 +171,8 @@ def read_box(handle: Any, read: Read, into: np.ndarray[Any, np.dtype[np.uint8]])
         if len(runs) > 1 and stride - length < GAP:
             total += _whole_rows(handle, start, stride, length, rows, read)
             continue
-        _announce(handle, start, stride * (len(runs) - 1) + length)
+        if len(runs) > 1:
+            _announce(handle, start, stride * (len(runs) - 1) + length)
         for row in runs:
             total += _run(handle, start + row * stride, rows[row], read)
     return total

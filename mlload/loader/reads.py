@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -13,7 +13,8 @@ from mlload.plan.plan import Plan
 from mlload.plan.segments import Box, Segment
 from mlload.quant.formats.tensors import stored_shape
 
-PIECE = 16 << 20  # bytes of one piece at most
+PIECE = 4 << 20  # bytes of one piece at most: what a buffer holds, and a processor's cache
+RUN = 16 << 20  # bytes that one thread reads in a row, so that the kernel sees it coming and reads ahead
 
 
 class Read(NamedTuple):
@@ -62,6 +63,20 @@ def rank_reads(plan: Plan, rank: int) -> list[Read]:
     ]
     found.sort(key=lambda read: (read.file, read.first))
     return found
+
+
+def in_runs(reads: Sequence[Read], limit: int = RUN) -> Iterator[list[Read]]:
+    """The reads in their order, those of one file together in lists of about `limit` bytes."""
+    run: list[Read] = []
+    total = 0
+    for read in reads:
+        if run and (total >= limit or read.file != run[0].file):
+            yield run
+            run, total = [], 0
+        run.append(read)
+        total += read.nbytes
+    if run:
+        yield run
 
 
 def own_shapes(plan: Plan, rank: int) -> Mapping[str, tuple[tuple[int, ...], Segment]]:
