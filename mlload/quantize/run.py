@@ -15,9 +15,11 @@ from mlload.plan.model import Model, read_model
 from mlload.quantize.check import Check, check
 from mlload.quantize.config import as_bytes, new_config, quantization_config, side_files
 from mlload.quantize.forecast import forecast, refuse_what_cannot_fit
+from mlload.quantize.kv import kv_tensors
 from mlload.quantize.layout import Output, output_of
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.report import Result
+from mlload.quantize.source import NotFinite
 from mlload.quantize.stream import Sheets, write_data_free, write_rest
 from mlload.quantize.targets import find_targets, refuse_misaligned
 from mlload.writer.carry import carried
@@ -63,7 +65,8 @@ def run(
     texts = {name: as_bytes(value) for name, value in side_files(targets, recipe, config).items()}
     texts["config.json"] = new_config(checkpoint.config, config)
     settings = "" if options.calibration is None else options.calibration.identity
-    output = output_of(checkpoint, targets, texts, options.limit, repr((recipe.as_json(), settings)))
+    cache = kv_tensors(model) if recipe.kv_cache else ()
+    output = output_of(checkpoint, targets, texts, options.limit, repr((recipe.as_json(), settings)), cache)
     tokens = 0 if options.calibration is None or not recipe.calibrated else options.calibration.tokens
     cast = forecast(checkpoint, targets, recipe, output, options.output, tokens)
     refuse_what_cannot_fit(cast, options.output, options.memory)
@@ -92,7 +95,11 @@ def _write(
         with folder, Sheets(folder, output) as sheets:
             bar = Bar(progress, os.path.basename(folder.path), sum(r.nbytes for r in checkpoint.tensors.values()))
             try:
-                if recipe.calibrated:
+                if recipe.backend == "autoawq":
+                    from mlload.quantize.backends.autoawq import write_by_autoawq
+
+                    found = write_by_autoawq(model, targets, recipe, sheets, options.calibration, bar.step)
+                elif recipe.calibrated:
                     from mlload.engine.calibrate import write_calibrated
 
                     found = write_calibrated(model, targets, recipe, sheets, options.calibration, bar.step)
@@ -109,7 +116,7 @@ def _write(
             folder.finish()
     except MlloadError as error:
         # What can never succeed leaves nothing behind; a full disk leaves what can be gone on with.
-        if error.exit_code == 1 and os.path.exists(os.path.join(folder.partial, RECORD)) and "NaN" in error.message:
+        if isinstance(error, NotFinite) and os.path.exists(os.path.join(folder.partial, RECORD)):
             shutil.rmtree(folder.partial, ignore_errors=True)
         raise
     except OSError as error:

@@ -40,11 +40,21 @@ class SourceTensors:
     def finite(self, name: str) -> Tensor:
         """The same. Raises MlloadError where it holds NaN or infinity."""
         found = self.tensor(name)
-        low, high = torch.aminmax(found)
-        if not (torch.isfinite(low) and torch.isfinite(high)):
-            raise MlloadError(
-                f"{name} holds NaN or infinity: there is no scale for that",
-                hint=f"mlload validate {self.checkpoint.label} --deep shows every such tensor",
-                exit_code=1,
-            )
+        refuse_unless_finite(found, name, self.checkpoint.label)
         return found
+
+
+def refuse_unless_finite(values: Tensor, name: str, label: str) -> None:
+    if not values.numel():
+        return
+    low, high = torch.aminmax(values)
+    if not (torch.isfinite(low) and torch.isfinite(high)):
+        raise NotFinite(
+            f"{name} holds NaN or infinity: there is no scale for that",
+            hint=f"mlload validate {label} --deep shows every such tensor",
+            exit_code=1,
+        )
+
+
+class NotFinite(MlloadError):
+    """A weight that can never be quantized."""

@@ -53,22 +53,21 @@ class Values(NamedTuple):
 
 def round_to_nearest(
     weight: Tensor, scheme: Scheme, dtype: str, *, largest: float | None = None, clip: bool = True
-) -> Values:
-    """largest: greatest magnitude of the whole fused set, where its parts share a scale."""
+) -> dict[str, Tensor]:
+    """What `quant.formats.pack` takes. largest: greatest magnitude of the whole fused set, where its parts share a
+    scale."""
     if scheme.layout == "int-quantized":
         scale = int8.scales(weight)
-        codes = int8.quantize(weight, scale)
-        return Values({"weight": codes, "scale": scale}, int8.dequantize(codes, scale))
+        return {"weight": int8.quantize(weight, scale), "scale": scale}
     if scheme.bits == 8 and scheme.kind == "float":
         return _float8(weight, scheme, largest)
     if scheme.kind == "mx":
         codes, scale = float4.mx_quantize(weight)
-        return Values({"weight": codes, "scale": scale}, float4.mx_dequantize(codes, scale))
+        return {"weight": codes, "scale": scale}
     if scheme.kind == "float":
         divisor = float4.nv_global(float(weight.abs().max()) if largest is None else largest)
         codes, scale = float4.nv_quantize(weight, divisor)
-        parts = {"weight": codes, "scale": scale, "global_scale": divisor}
-        return Values(parts, float4.nv_dequantize(codes, scale, divisor))
+        return {"weight": codes, "scale": scale, "global_scale": divisor}
     grid = integer.fit(
         weight,
         scheme.bits,
@@ -77,31 +76,33 @@ def round_to_nearest(
         dtype=TORCH[scale_dtype(scheme, dtype)],
         clip=clip,
     )
-    return integers(integer.quantize(weight, grid), grid, scheme, dtype)
+    return stored_integers(integer.quantize(weight, grid), grid, scheme, dtype)
 
 
-def _float8(weight: Tensor, scheme: Scheme, largest: float | None) -> Values:
+def _float8(weight: Tensor, scheme: Scheme, largest: float | None) -> dict[str, Tensor]:
     block = scheme.block or (0, 0)
     if scheme.strategy == "tensor" and largest is not None:
         scale = torch.tensor([largest / float8.LARGEST]).clamp(min=float8.TINY)
     else:
         strategy: Any = scheme.strategy
         scale = float8.scales(weight, strategy, block)
-    codes = float8.quantize(weight, scale, block)
-    return Values({"weight": codes, "scale": scale}, float8.dequantize(codes, scale, block))
+    return {"weight": float8.quantize(weight, scale, block), "scale": scale}
 
 
 def integers(codes: Tensor, grid: integer.Grid, scheme: Scheme, dtype: str) -> Values:
+    return Values(stored_integers(codes, grid, scheme, dtype), integer.dequantize(codes, grid))
+
+
+def stored_integers(codes: Tensor, grid: integer.Grid, scheme: Scheme, dtype: str) -> dict[str, Tensor]:
     """Codes and grid as the scheme's format takes them: compressed-tensors counts from -2**(b-1)."""
     scale = grid.scale.to(TORCH[scale_dtype(scheme, dtype)])
-    back = integer.dequantize(codes, grid)
     if scheme.format == "compressed_tensors":
         half = 1 << (scheme.bits - 1)
         parts = {"weight": (codes.to(torch.int16) - half).to(torch.int8), "scale": scale}
         if not scheme.symmetric:
             parts["zero"] = (grid.zero - half).to(torch.int8)
-        return Values(parts, back)
-    return Values({"weight": codes, "scale": scale, "zero": grid.zero.to(torch.uint8)}, back)
+        return parts
+    return {"weight": codes, "scale": scale, "zero": grid.zero.to(torch.uint8)}
 
 
 def packed(scheme: Scheme, parts: Mapping[str, Tensor]) -> dict[str, bytes]:

@@ -17,8 +17,7 @@ def scales(weight: Tensor, strategy: Literal["tensor", "channel", "block"], bloc
         low, high = torch.aminmax(weight)
         return (torch.maximum(high, -low).float() / LARGEST).clamp(min=TINY).reshape(1)
     if strategy == "channel":
-        low, high = torch.aminmax(weight, dim=1, keepdim=True)
-        return (torch.maximum(high, -low).float() / LARGEST).clamp(min=TINY)
+        return (weight.abs().amax(1, keepdim=True).float() / LARGEST).clamp(min=TINY)
     bn, bk = block
     n, k = weight.shape
     padded = torch.nn.functional.pad(weight, (0, -k % bk, 0, -n % bn))
