@@ -31,6 +31,15 @@ PACKAGES = {"runai_streamer": "runai_model_streamer", "fastsafetensors": "fastsa
 EXTRAS = {"runai_streamer": "runai", "fastsafetensors": "fastsafetensors", "instanttensor": "instanttensor"}
 
 
+def slowly(*values: Any) -> list[Any]:
+    """Parameters for the slow tests alone."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def kind(config: dict[str, Any]) -> str:
+    return str(config["model_type"])
+
+
 def need(package: str) -> None:
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed: pip install {package.replace('_', '-')}")
@@ -56,8 +65,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {name: data for name, (_, _, data) in read_folder(folder).items()}
 
 
-@pytest.mark.parametrize("mesh", [Mesh(1), Mesh(2), Mesh(4), Mesh(2, 2)], ids=Mesh.label)
-@pytest.mark.parametrize("config", [LLAMA, TIED, PHI3, FALCON, GPT2, MIXTRAL], ids=lambda c: str(c["model_type"]))
+@pytest.mark.parametrize("mesh", [Mesh(1), Mesh(2), *slowly(Mesh(4), Mesh(2, 2))], ids=Mesh.label)
+@pytest.mark.parametrize("config", [LLAMA, MIXTRAL, *slowly(TIED, PHI3, FALCON, GPT2)], ids=kind)
 @pytest.mark.parametrize("load_format", PACKAGES)
 def test_ranks_hold_the_checkpoint(load_format: str, config: dict[str, Any], mesh: Mesh, tmp_path: Path) -> None:
     need(PACKAGES[load_format])
@@ -65,7 +74,7 @@ def test_ranks_hold_the_checkpoint(load_format: str, config: dict[str, Any], mes
     assert loaded(planned(source, mesh), load_format) == contents(source)
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq-act-order", "fp8", "fp8-block", "w8a8", "w4a16-zeros", "nvfp4"])
+@pytest.mark.parametrize("name", ["awq", "fp8-block", *slowly("gptq-act-order", "fp8", "w8a8", "w4a16-zeros", "nvfp4")])
 @pytest.mark.parametrize("load_format", PACKAGES)
 def test_quantized_ones(load_format: str, name: str, tmp_path: Path) -> None:
     """At tp 1 each tensor of each format, scalars and 8-bit floats among them."""
@@ -210,8 +219,8 @@ def test_other_containers_are_refused(load_format: str, tmp_path: Path) -> None:
         get_model_loader(load_format).load(plan, 0, empty_destinations(plan, 0))
 
 
-@pytest.mark.parametrize("words", [("--tp", "2"), ("--tp", "4"), ("--tp", "1")], ids=" ".join)
-@pytest.mark.parametrize("config", [LLAMA, TIED, PHI3], ids=["llama", "tied", "phi3"])
+@pytest.mark.parametrize("words", [("--tp", "4"), ("--tp", "1"), *slowly(("--tp", "2"))], ids=" ".join)
+@pytest.mark.parametrize("config", [LLAMA, TIED, *slowly(PHI3)], ids=["llama", "tied", "phi3"])
 def test_tensorizer_files_of_any_size_at_any_other(
     config: dict[str, Any], words: tuple[str, ...], tmp_path: Path
 ) -> None:
