@@ -12,6 +12,11 @@ STEPS = ("plan", "build", "read", "copy", "repack", "warm_up", "first_token")
 
 def render(found: dict[str, Any]) -> Iterator[Line]:
     """One load format."""
+    if found["engine"] == "vllm":
+        from mlload.cli.load_test_vllm_text import render as render_vllm
+
+        yield from render_vllm(found)
+        return
     yield [Span(found["source"], "bold"), f"  {found['load_format']}, tp {found['tp']}, {found['device']}, "
            f"{found['dtype']}, KV cache {found['kv_cache_dtype']}"]  # fmt: skip
     yield ""

@@ -58,9 +58,14 @@ class Outcome:
         return WORDS["config"] if self.log.step == "import" else self.log.doing
 
 
-def run(found: Environment, asked: Asked, say: Say | None = None, imported: Say | None = None) -> Outcome:
-    """Starts it, waits, and ends it. say: told what it is at; imported: called once its platform is known, before it
-    has loaded anything. Raises MlloadError where the process itself cannot be started."""
+def run(
+    found: Environment,
+    asked: Asked,
+    say: Say | None = None,
+    imported: Callable[[dict[str, Any]], None] | None = None,
+) -> Outcome:
+    """Starts it, waits, and ends it. say: told what it is at; imported: told its platform once that is known, before
+    it has loaded anything. Raises MlloadError where the process itself cannot be started."""
     with tempfile.TemporaryDirectory(prefix="mlload-vllm-") as folder:
         question, events = Path(folder) / "asked.json", Path(folder) / "events.jsonl"
         question.write_text(json.dumps(asked.as_json()))
@@ -106,7 +111,7 @@ def end(guard: subprocess.Popen[bytes]) -> None:
 class Follow:
     """Reads what the engine leaves, as it comes."""
 
-    def __init__(self, events: Path, asked: Asked, say: Say, imported: Say | None) -> None:
+    def __init__(self, events: Path, asked: Asked, say: Say, imported: Callable[[dict[str, Any]], None] | None) -> None:
         self.outcome = Outcome()
         self.asked, self.say, self.imported = asked, say, imported
         self.events, self.log = Tail(events), Tail(asked.log)
@@ -144,7 +149,7 @@ class Follow:
             if name == "imported":
                 self.at("config")
                 if self.imported is not None:
-                    self.imported("")
+                    self.imported(event["platform"])
             elif name == "up":
                 self.at("up")
         lines = self.log.lines()
