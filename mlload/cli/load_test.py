@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlload.checkpoint.finding import MlloadError
+from mlload.checkpoint.sources.progress import stderr_progress
 from mlload.cli import options
+from mlload.cli.load_test_words import META, EngineWords, engine_options, refuse_for_native
 from mlload.cli.output import Output
 
 if TYPE_CHECKING:
@@ -22,14 +23,16 @@ mlload load-test ./llama-70b --tp 8
 mlload load-test ./model --load-format safetensors,dummy --weights-only
 mlload load-test ./model --record float.json
 mlload load-test ./model-awq --expect float.json --max-kl 0.05 --format json
+mlload load-test ./model --engine vllm --tp 2 -- --max-model-len 4096
 """
 
 file_out = click.Path(dir_okay=False, path_type=Path)
 file_in = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=EngineWords, epilog=EXAMPLES)
 @options.source
+@engine_options
 @click.option("--tp", "-tp", "--tensor-parallel-size", metavar="N", default="1", show_default=True, help="Ranks.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option(
@@ -38,7 +41,8 @@ file_in = click.Path(dir_okay=False, path_type=Path)
     metavar="F[,F...]",
     default="auto",
     show_default=True,
-    help="auto, safetensors, pt, gguf, dummy, mlload_state; several are shown side by side.",
+    help="auto, safetensors, pt, gguf, dummy, mlload_state, sharded_state, tensorizer, runai_streamer, "
+    "fastsafetensors, instanttensor; several are shown side by side.",
 )
 @click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16, float16 or float32.")
 @click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, fp8, fp8_e4m3, fp8_e5m2.")
@@ -71,11 +75,14 @@ def command(ctx: click.Context, /, source: str | None, form: str, html: Path | N
 
     Every rank reads its own bytes; weights stay packed. Reports time, bytes, memory predicted against measured,
     pace, kernels, and whether it speaks. Throughput is this harness's: production's comes from the engine itself.
+
+    With --engine vllm a real one is started, with its own flags after "--", and what validate predicts of it is
+    shown beside what it does.
     """
     from mlload.cli.load_test_result import against
 
     out: Output = ctx.obj
-    documents = run(options.source_or_here(source, "load-test"), asked)
+    documents = run(source, asked, ctx.meta.get(META, ()))
     if not documents:
         return  # another rank of torchrun reports
     baseline = asked["baseline"]
@@ -103,8 +110,14 @@ def command(ctx: click.Context, /, source: str | None, form: str, html: Path | N
     ctx.exit(1 if any(one["failures"] for one in documents) else 0)
 
 
-def run(source: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
+def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """One document for each load format."""
+    if asked["engine"].partition("@")[0] == "vllm":
+        return run_engine(typed, asked, words)
+    if asked["engine"] != "native":
+        raise MlloadError(f"unknown engine {asked['engine']!r}; load-test runs native and vllm")
+    refuse_for_native(asked, words)
+    source = options.source_or_here(typed, "load-test")
     from mlload.cli.load_test_result import Thresholds, document
     from mlload.engine.launch import run_all
     from mlload.engine.record import read_record
@@ -147,6 +160,17 @@ def run(source: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
         if asked["record"] is not None:
             asked["record"].write_text(json.dumps(ranks[0]["record"]))
     return documents
+
+
+def run_engine(typed: str | None, asked: dict[str, Any], words: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A real vLLM, in an environment of its own."""
+    from mlload.cli.load_test_vllm import run_vllm
+
+    say = Progress()
+    try:
+        return run_vllm(typed, asked, words, say)
+    finally:
+        say.clear()
 
 
 def check(settings: Settings) -> None:
@@ -199,19 +223,18 @@ def quiet() -> None:
 
 
 class Progress:
-    """One line on stderr, rewritten; nothing where stderr is no terminal."""
+    """One line on stderr, rewritten; nothing where nobody would see it."""
 
     def __init__(self) -> None:
+        self.show = stderr_progress()
         self.shown = False
 
     def __call__(self, line: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{line}")
-            sys.stderr.flush()
+        if self.show is not None:
+            self.show(line)
             self.shown = True
 
     def clear(self) -> None:
-        if self.shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        if self.shown and self.show is not None:
+            self.show("")
             self.shown = False
