@@ -29,7 +29,8 @@ DESTROYED = 0.5
 @dataclass(frozen=True, slots=True)
 class Check:
     """planned, quantized: layers; errors: path -> ||W' - W|| / ||W||; problems: sentences, each a reason for exit 1
-    tp: sizes that were validated; warnings: sentences"""
+    tp: sizes that were validated; warnings: sentences
+    outputs: decoder layer -> its outputs' error as a share of what it adds; {} where there is no data to run it on"""
 
     planned: int
     quantized: int
@@ -38,6 +39,7 @@ class Check:
     warnings: tuple[str, ...] = ()
     tp: tuple[int, ...] = (1,)
     extra: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -47,14 +49,21 @@ class Check:
             "warnings": list(self.warnings),
             "validated_tp": list(self.tp),
             "relative_error": {path: round(error, 6) for path, error in self.errors.items()},
+            "layer_error": {path: round(error, 6) for path, error in self.outputs.items()},
             **self.extra,
         }
 
 
 def check(
-    path: str, source: Checkpoint, targets: Targets, tp: tuple[int, ...], changed: Callable[[str], Any] | None = None
+    path: str,
+    source: Checkpoint,
+    targets: Targets,
+    tp: tuple[int, ...],
+    changed: Callable[[str], Any] | None = None,
+    outputs: Callable[[], dict[str, float]] | None = None,
 ) -> Check:
-    """changed: of a weight that was scaled before it was quantized, its scaled values (float32 [N, K]), else None."""
+    """changed: of a weight that was scaled before it was quantized, its scaled values (float32 [N, K]), else None
+    outputs: runs the layers on data, see engine.layer_errors"""
     written = Checkpoint.open(path)
     problems = [f"{p.where}: {p.message}" for p in written.problems if p.severity == "error"]
     model = read_model(written)
@@ -92,8 +101,17 @@ def check(
             errors[target.path] = relative_error(dequantized(after, target), weight)
     for bad in [p for p, error in errors.items() if not error < DESTROYED][:5]:
         problems.append(f"{bad}: relative error {errors[bad]:.3f}: the weight is destroyed")
+    layers = {} if outputs is None or problems else outputs()
+    for bad in [p for p, error in layers.items() if not error < DESTROYED][:5]:
+        problems.append(f"{bad}: its outputs are off by {layers[bad]:.3f} of what it adds: the layer is destroyed")
     return Check(
-        len(planned), sum(p in found for p in planned), errors, tuple(problems), tuple(dict.fromkeys(warnings)), tp
+        len(planned),
+        sum(p in found for p in planned),
+        errors,
+        tuple(problems),
+        tuple(dict.fromkeys(warnings)),
+        tp,
+        outputs=layers,
     )
 
 

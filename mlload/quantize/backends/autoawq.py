@@ -202,7 +202,7 @@ def _quantizer(quantizer: Any, places: Places, found: Found, step: Callable[[int
             prefix = quantizer.get_op_name(self.model, module)
             for name in layers:
                 found.inputs[f"{prefix}.{name}"] = scales.float()
-            if isinstance(quantizer.get_op_by_name(module, before), nn.Linear):
+            if isinstance(module.get_submodule(before), nn.Linear):
                 found.outputs[f"{prefix}.{before}"] = scales.float()
             return before, layers, scales
 
@@ -231,16 +231,24 @@ def _put_plain(checkpoint: Checkpoint, source: SourceTensors, name: str, now: Te
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without its bars and its farewell: progress is shown by the caller."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    """Without its bars and its farewell, and without transformers' own: progress is shown by the caller."""
+    from transformers.utils import logging
+
+    # Recorded and dropped: the package puts filters of its own in front.
+    with warnings.catch_warnings(record=True):
         quantizer, _ = _package()
-        bar = quantizer.tqdm
+        bar, level = quantizer.tqdm, logging.get_verbosity()
+        shown = logging.is_progress_bar_enabled()
         quantizer.tqdm = lambda steps, **_: steps
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
         try:
             yield
         finally:
             quantizer.tqdm = bar
+            logging.set_verbosity(level)
+            if shown:
+                logging.enable_progress_bar()
 
 
 def _failed(model_type: str, error: Exception) -> MlloadError:
