@@ -27,6 +27,8 @@ DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 POLL_SECONDS = 0.05
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MEETING = re.compile(rb"vllm_dist_[0-9a-f]{32}")
+TRACKER_SECONDS = 5.0
+GIVE_UP_SECONDS = 15.0
 TRACKER = b"multiprocessing.resource_tracker"
 
 
@@ -51,8 +53,8 @@ def main(grace: float, log: str, command: list[str]) -> int:
     finally:
         _end(child, grace)
         _forget_shared_memory(log)
-    code = child.returncode
-    return 128 - code if code < 0 else code
+    code = child.poll()
+    return 128 - code if code is not None and code < 0 else code or 0
 
 
 def _die_with_guard() -> None:
@@ -70,21 +72,20 @@ def _end(child: subprocess.Popen[bytes], grace: float) -> None:
             child.wait(grace)
     # A tracker unlinks the shared memory of the processes that are killed, and then ends by itself.
     trackers = {pid for pid in _descendants(os.getpid()) if TRACKER in _words(pid)}
-    deadline = time.monotonic() + grace + 5
-    while time.monotonic() < deadline:
+    deadline = time.monotonic() + TRACKER_SECONDS
+    while True:
         left = _descendants(os.getpid())
         if child.poll() is None:
             left.add(child.pid)
-        spare = trackers if left - trackers else set()
-        _kill(left - spare if time.monotonic() < deadline - 2 else left)
+        _kill(left - trackers if time.monotonic() < deadline else left)
         if sys.platform != "linux":
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
         _reap(child)
-        if not left:
+        # What cannot be killed (a driver that does not answer) is not waited for for ever.
+        if not left or time.monotonic() > deadline + GIVE_UP_SECONDS:
             break
         time.sleep(POLL_SECONDS)
-    child.wait()
 
 
 def _kill(pids: Iterable[int]) -> None:
