@@ -14,6 +14,10 @@ from mlload.quant.spec import Scheme
 from mlload.quantize.recipe import Recipe
 
 FLOATS = ("BF16", "F16", "F32")
+MLP = ("mlp", "shared_expert", "experts")  # components whose inner width can be padded
+DRAFT = "a draft layer (multi-token prediction)"
+UNCOUNTED = "of a layer beyond those that the config counts"
+STRANGE = "no weight of the model class"
 
 
 class Target(NamedTuple):
@@ -42,26 +46,32 @@ class Plain(NamedTuple):
     param: BoundParam
 
 
+class Beside(NamedTuple):
+    """A tensor outside the model's own layers, kept byte by byte, and by which rule."""
+
+    name: str
+    rule: str
+
+
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """targets: in the order of the model; plain: linears left alone; beside: tensors that belong to no module of the
-    class, or to draft layers: kept as they are"""
+    """targets: in the order of the model; plain: linears left alone; beside: tensors of draft layers, of layers that
+    the config does not count, and such as belong to no module of the class"""
 
     targets: tuple[Target, ...]
     plain: tuple[Plain, ...]
-    beside: tuple[str, ...]
+    beside: tuple[Beside, ...]
 
 
 def find_targets(model: Model, recipe: Recipe) -> Targets:
     """Raises MlloadError where nothing is left to quantize."""
     targets: list[Target] = []
     plain: list[Plain] = []
-    known: set[str] = set()
+    known: dict[str, bool] = {}
     for param in model.params:
         reason = _family_reason(param)
         for path in param.modules():
-            if not param.spec.draft:
-                known.update(path + tensor.suffix for tensor in param.stored)
+            known.update(dict.fromkeys((path + tensor.suffix for tensor in param.stored), param.spec.draft))
             if reason == "":
                 continue
             scheme = recipe.scheme_for(path) if reason is None else None
@@ -77,8 +87,18 @@ def find_targets(model: Model, recipe: Recipe) -> Targets:
         raise MlloadError(
             f"nothing is left to quantize: {_first_reason(plain)}", hint="mlload inspect shows the layers", exit_code=1
         )
-    beside = tuple(name for name in model.checkpoint.tensors if name not in known)
+    beside = tuple(
+        Beside(name, DRAFT if name in known else _outside_rule(name, model.config.layers))
+        for name in model.checkpoint.tensors
+        if known.get(name, True)
+    )
     return Targets(tuple(targets), (*plain, *widened), beside)
+
+
+def _outside_rule(name: str, layers: int) -> str:
+    """Why a tensor that no family of the model has is kept."""
+    number = next((int(part) for part in name.split(".") if part.isascii() and part.isdigit()), -1)
+    return UNCOUNTED if number >= layers else STRANGE
 
 
 def _first_reason(plain: list[Plain]) -> str:
@@ -93,7 +113,7 @@ def _family_reason(param: BoundParam) -> str | None:
     if spec.op == "embedding":
         return "the output head" if spec.quantized else ""
     if spec.draft:
-        return "a draft layer (multi-token prediction)"
+        return DRAFT
     if plain_modules.left_plain(spec.module) or spec.component == "router":
         return "a router or a gate"
     if spec.mesh == "tower" or plain_modules.in_tower(spec.module):
@@ -142,14 +162,28 @@ def _whole_sets(targets: list[Target], plain: list[Plain]) -> tuple[list[Target]
 
 def refuse_misaligned(targets: Targets, tp_sizes: tuple[int, ...]) -> None:
     """Raises MlloadError for the first layer whose groups, words or blocks do not fit, with what would."""
-    parts: dict[str, int] = {}
-    for target in targets.targets:
-        parts[target.fused] = parts.get(target.fused, 0) + 1
+    parts = _parts(targets)
     for target in targets.targets:
         for tp in (1, *tp_sizes):
             problem = next(_misfits(target, tp, fused=parts[target.fused] > 1), None)
             if problem is not None:
-                raise MlloadError(f"{target.path}: {problem[0]}", hint=problem[1])
+                inner = target.param.spec.component in MLP and (target.param.spec.style in ("row", "column"))
+                way = "; or --pad-intermediate auto" if inner else ""
+                raise MlloadError(f"{target.path}: {problem[0]}", hint=problem[1] + way)
+
+
+def misaligned(targets: Targets, target: Target, tp_sizes: tuple[int, ...]) -> bool:
+    """Whether a layer does not fit at one of the sizes."""
+    fused = sum(other.fused == target.fused for other in targets.targets) > 1 if target.scheme.block else False
+    return any(next(_misfits(target, tp, fused=fused), None) is not None for tp in (1, *tp_sizes))
+
+
+def _parts(targets: Targets) -> dict[str, int]:
+    """The engine's module -> how many targets it is made of."""
+    found: dict[str, int] = {}
+    for target in targets.targets:
+        found[target.fused] = found.get(target.fused, 0) + 1
+    return found
 
 
 def _misfits(target: Target, tp: int, *, fused: bool) -> Iterator[tuple[str, str]]:
@@ -182,12 +216,9 @@ def _misfits(target: Target, tp: int, *, fused: bool) -> Iterator[tuple[str, str
                 )
     if group and group > 0 and k % group:
         finer = [size for size in (128, 64, 32) if size < group and k % size == 0]
-        padded = -(-target.k // (group * tp)) * group * tp
         way = f"--group-size {finer[0]} fits" if finer and scheme.kind == "int" else "--group-size -1 always fits"
         if scheme.kind != "int":
             way = "this scheme's groups are fixed: leave the layer out with --ignore"
-        elif spec.component in ("mlp", "shared_expert", "experts"):
-            way += f"; or an intermediate size padded to {padded} first"
         yield f"{k} input channels{per_rank}, and {k} % {group} = {k % group}", way
     if scheme.format == "awq":
         for length in n:
