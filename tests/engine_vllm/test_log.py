@@ -55,7 +55,7 @@ def test_a_real_log_of_a_cpu() -> None:
 
 def test_the_formats_of_a_gpu() -> None:
     log = Log()
-    log.take(GPU.splitlines())
+    log.take(GPU.split("\n"))
     assert log.numbers == {
         "read_seconds": 11.5,  # of the slowest rank
         "loaded_gib": 4.63,
@@ -77,7 +77,7 @@ def test_the_formats_of_a_gpu() -> None:
 def test_where_it_is_at_every_line() -> None:
     steps: list[str] = []
     log = Log()
-    for line in GPU.splitlines():
+    for line in GPU.split("\n"):
         log.take([line])
         if not steps or steps[-1] != log.step:
             steps.append(log.step)
@@ -88,7 +88,7 @@ def test_where_it_is_at_every_line() -> None:
 
 def test_files_read_are_told() -> None:
     log = Log()
-    log.take(GPU.splitlines()[:7])
+    log.take(GPU.split("\n")[:7])
     assert log.doing == "reading weights, 2 of 4 files"
 
 
