@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mlload.checkpoint.finding import MlloadError
 from mlload.engine.build_attention import divide_attention
 from mlload.engine.build_experts import place_experts
+from mlload.engine.build_mixers import divide_buffers, divide_mixers
 from mlload.engine.meta import meta_model
 from mlload.engine.names import Names, folder_modules, parent_of
 from mlload.engine.parts import Built, Part, Replaced
@@ -62,7 +63,9 @@ class Builder:
                 place_experts(self, path, members)
             self._tied(heads)
             divide_attention(self, parts)
+            divide_mixers(self, parts)
             self._rest()
+            divide_buffers(self, parts)
         return self.built
 
     def _parts(self) -> tuple[list[Part], dict[str, list[Part]], list[BoundParam]]:
@@ -230,8 +233,10 @@ class Builder:
 
     def _plain(self, part: Part, holder: nn.Module, last: str) -> None:
         """A norm, a convolution, a bare parameter: the class's own module keeps it."""
+        cut = part.param.spec.style != "replicated" and part.at.size > 1
         by_head = part.param.spec.op == "param" and part.param.spec.component == "attention"
-        if part.param.spec.style != "replicated" and part.at.size > 1 and not by_head:
+        by_channel = cut and (part.param.spec.component == "mixer" or part.param.spec.op == "norm")
+        if cut and not by_head and not by_channel:
             raise MlloadError(
                 f"{part.path} is cut over the ranks, and {type(holder).__name__} computes over all of it: "
                 "the native engine runs this model at tp 1",
@@ -245,7 +250,7 @@ class Builder:
                 own = target.rpartition(".")[2]
                 holder = self.model.get_submodule(target.rpartition(".")[0])
             shape = tuple(getattr(holder, own).shape)
-            if by_head:
+            if by_head or by_channel:
                 shape = tensor.shape
             elif prod(shape) != prod(tensor.shape):
                 raise MlloadError(
@@ -297,13 +302,17 @@ class Builder:
             )
         for param in self.model.parameters():
             param._is_hf_initialized = True
-        for module in self.model.modules():
-            computed = False
+        computed: list[str] = []
+        for path, module in self.model.named_modules():
             for name, buffer in module._buffers.items():
                 if buffer is not None and buffer.is_meta:
                     module._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype, device=self.device)
-                    computed = True
-            if computed:
+                    computed.append(path)
+        # A model may compute what its layers hold (Falcon-H1), so those around them are asked too.
+        around = {path[:at] for path in computed for at, letter in enumerate(path + ".") if letter == "."}
+        for path in sorted({"", *around} if computed else ()):
+            module = self.model.get_submodule(path)
+            if path in computed or hasattr(module, "_init_weights"):
                 self.model._init_weights(module)
 
     # Small things

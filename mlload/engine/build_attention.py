@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from mlload.checkpoint.finding import MlloadError
+from mlload.engine.alibi import own_positions
 from mlload.engine.heads import Heads, divide_heads
 from mlload.engine.parts import Part
 from mlload.plan.cutting import share
@@ -22,19 +22,18 @@ def divide_attention(builder: Builder, parts: list[Part]) -> None:
     if builder.plan.mesh.tp == 1:
         return
     found: dict[str, dict[str, tuple[int, int, int]]] = {}
+    first: dict[str, int] = {}
     for part in parts:
-        if part.param.spec.component == "mixer" and part.param.spec.style != "replicated":
-            raise MlloadError(
-                f"{part.path}: mixers with a state (Mamba, gated delta) run at tp 1 in the native engine",
-                exit_code=3,
-            )
         if part.param.spec.component != "attention" or part.param.spec.style != "column":
             continue
         module = part.target.rpartition(".")[0].rpartition(".")[0]
         for piece in part.param.spec.parts:
             if piece.unit > 1:
-                here = share(piece, part.at.size, part.at.rank).allocated
+                held = share(piece, part.at.size, part.at.rank)
+                here = held.allocated
                 role = piece.role if piece.role in ("k", "v") else "q"
+                if role == "q":
+                    first[module] = held.start // piece.unit
                 found.setdefault(module, {}).setdefault(
                     role, (piece.length // piece.unit, here // piece.unit, piece.unit)
                 )
@@ -44,10 +43,9 @@ def divide_attention(builder: Builder, parts: list[Part]) -> None:
         query, keys = roles["q"], roles.get("k", (0, 0, 0))
         attention = builder.model.get_submodule(module)
         divide_heads(attention, Heads(query[0], query[1], keys[0], keys[1], query[2]))
+        own_positions(attention, query[0], first[module], query[1])
         for name, child in list(attention.named_children()):
             _wide_norm(builder, attention, name, child, query, keys)
-    if any(hasattr(module, "build_alibi_tensor") for module in builder.model.modules()):
-        raise MlloadError("models with ALiBi positions run at tp 1 in the native engine", exit_code=3)
 
 
 def _wide_norm(

@@ -1,4 +1,5 @@
-"""Routed experts: into the stacks of the class where they are plain, else into a layer that keeps them packed."""
+"""Routed experts: into the stacks of the class where they are plain and cut, else (packed, or dealt out whole to the
+ranks) into a layer that keeps each by itself."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.engine.parts import Part
+from mlload.plan.mesh import experts_of
 from mlload.plan.params import ParamSpec
 from mlload.quant.layers.experts import ExpertTensors, QuantizedExperts
 
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 def place_experts(builder: Builder, path: str, members: list[Part]) -> None:
     original = builder.model.get_submodule(path)
-    if any(part.param.scheme is not None for part in members):
-        _quantized_experts(builder, path, original, members)
+    if any(part.param.scheme is not None for part in members) or builder.plan.mesh.ep:
+        _own_experts(builder, path, original, members)
         return
     for part in members:
         _stacked(builder, path, original, part)
@@ -86,18 +88,20 @@ def _stack_shape(
     raise MlloadError(f"{part.path} has no place in a stack of {list(whole)}", exit_code=3)
 
 
-def _quantized_experts(builder: Builder, path: str, original: nn.Module, members: list[Part]) -> None:
+def _own_experts(builder: Builder, path: str, original: nn.Module, members: list[Part]) -> None:
     accepts = list(inspect.signature(type(original).forward).parameters)
     if len(accepts) < 4 and "args" not in accepts:
         raise MlloadError(
-            f"{path}: quantized experts of the class {type(original).__name__} are not supported", exit_code=3
+            f"{path}: quantized or dealt-out experts of the class {type(original).__name__} are not supported",
+            exit_code=3,
         )
+    mesh = builder.plan.mesh
+    total = max(part.param.expert_total for part in members)
+    held = experts_of(total, mesh.moe_size, mesh.tp_rank(builder.rank)) if mesh.ep else range(total)
     linears: list[ExpertTensors] = []
-    count = 0
     for part in members:
         spec, scheme = part.param.spec, part.param.scheme
         n, k = builder.extent(part)
-        count = max(count, part.param.expert_total)
         params: dict[str, nn.Parameter] = {}
         for suffix, tensor in part.tensors.items():
             bias = suffix in ("bias", spec.bias)
@@ -111,7 +115,8 @@ def _quantized_experts(builder: Builder, path: str, original: nn.Module, members
         linears.append(ExpertTensors(_role(spec), part.expert, scheme, n, k, params, transposed))
     for name, _ in list(original.named_parameters(recurse=False)):
         original.register_parameter(name, None)
-    builder.replace(path, QuantizedExperts(original, count, linears, builder.dtype, builder.group))
+    layer = QuantizedExperts(original, held, linears, builder.dtype, builder.group, whole=mesh.ep)
+    builder.replace(path, layer)
 
 
 def _oriented(n: int, k: int, transposed: bool) -> tuple[int, int]:

@@ -187,6 +187,13 @@ def refuse(plan: Plan) -> None:
     for finding in (*plan.model.findings, *plan.violations):
         if finding.severity == "error":
             raise MlloadError(f"{finding.where}: {finding.message}" if finding.where else finding.message, exit_code=1)
+    if plan.mesh.ep:
+        total = max((param.expert_total for param in plan.view.params), default=0)
+        if total < plan.mesh.moe_size:
+            raise MlloadError(
+                f"expert parallelism over {plan.mesh.moe_size} ranks, and the model has {total} routed experts",
+                exit_code=1,
+            )
 
 
 __all__ = ["NativeEngine", "load_format_of", "refuse"]

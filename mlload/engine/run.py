@@ -39,7 +39,11 @@ def planned(settings: Settings) -> Plan:
     names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
     dtype = names.get(model.dtype, "float32") if settings.dtype == "auto" else settings.dtype
     return make_plan(
-        model, profiles.load("native", None), Mesh(settings.tp), dtype=dtype, kv_dtype=settings.kv_cache_dtype
+        model,
+        profiles.load("native", None),
+        Mesh(settings.tp, ep=settings.ep),
+        dtype=dtype,
+        kv_dtype=settings.kv_cache_dtype,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 class Settings:
     """source:       as typed; revision: of a Hub repository
     tp, device:     ranks, and "cpu" or "cuda"
+    ep:             experts are dealt out whole to the ranks
     load_format:    one of them
     dtype:          "auto" is the checkpoint's own
     kv_cache_dtype: "auto" is the checkpoint's scheme, else dtype
@@ -24,6 +25,7 @@ class Settings:
     source: str
     revision: str | None = None
     tp: int = 1
+    ep: bool = False
     device: str = "cpu"
     load_format: str = "auto"
     dtype: str = "auto"

@@ -36,6 +36,19 @@ MLA = {
     "moe_intermediate_size": 24,
 }
 
+SSM: dict[str, Any] = {
+    "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_n_groups": 4, "mamba_d_state": 8, "mamba_expand": 2,
+    "mamba_chunk_size": 4,
+}  # fmt: skip
+MAMBA2: dict[str, Any] = {
+    "vocab_size": 80, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8, "num_heads": 8, "head_dim": 12,
+    "expand": 2, "chunk_size": 4,
+}  # fmt: skip
+DELTA: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8, "linear_key_head_dim": 6, "linear_value_head_dim": 10, "linear_conv_kernel_dim": 4,
+}  # fmt: skip
+
 DENSE = """
 llama mistral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text granite smollm3 arcee ernie4_5 exaone4 glm glm4 olmo olmo2
 olmo3 phi phi3 cohere cohere2 apertus seed_oss nemotron starcoder2 hunyuan_v1_dense internlm3
@@ -101,6 +114,47 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bloom": {"model_type": "bloom", "vocab_size": 80, "hidden_size": 48, "n_head": 4, "n_layer": 2},
     "mamba": {"model_type": "mamba", "vocab_size": 80, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8},
     "lfm2": small(model_type="lfm2", layer_types=["conv", "full_attention", "conv"]),
+    "lfm2_moe": small(
+        model_type="lfm2_moe", layer_types=["conv", "full_attention", "conv"], num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=24, num_dense_layers=1, norm_topk_prob=True,
+    ),
+    "falcon alibi": {
+        "model_type": "falcon", "vocab_size": 80, "hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 2,
+        "new_decoder_architecture": False, "multi_query": False, "alibi": True, "bias": True, "parallel_attn": False,
+    },
+    "cohere normed": small(model_type="cohere", use_qk_norm=True),
+    "falcon_mamba": {
+        "model_type": "falcon_mamba", "vocab_size": 80, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8,
+    },
+    "mamba2": {**MAMBA2, "model_type": "mamba2", "n_groups": 4},
+    "mamba2 one group": {**MAMBA2, "model_type": "mamba2", "n_groups": 1},
+    "jamba": small(
+        model_type="jamba", mamba_d_state=8, mamba_dt_rank=6, num_experts=4, num_experts_per_tok=2,
+        attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
+        use_mamba_kernels=False,
+    ),
+    "bamba": small(model_type="bamba", attn_layer_indices=[1], **SSM),
+    "falcon_h1": small(
+        model_type="falcon_h1", mamba_d_ssm=96, head_dim=12, ssm_multipliers=[0.5, 1.25, 2.0, 0.75, 1.5], **SSM
+    ),
+    "granitemoehybrid": small(
+        model_type="granitemoehybrid", layer_types=["mamba", "attention", "mamba"], num_local_experts=4,
+        num_experts_per_tok=2, shared_intermediate_size=56, **SSM,
+    ),
+    "nemotron_h": small(
+        model_type="nemotron_h", layers_block_type=["mamba", "attention", "mlp"], head_dim=12, mamba_num_heads=8,
+        mamba_head_dim=12, ssm_state_size=8, n_groups=4, chunk_size=4, attention_bias=False,
+    ),
+    "qwen3_next": small(
+        model_type="qwen3_next", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, head_dim=12,
+        shared_expert_intermediate_size=56, **DELTA,
+    ),
+    "qwen3_5_text": small(model_type="qwen3_5_text", head_dim=12, **DELTA),
 }  # fmt: skip
-# Their state is cut in ways that the classes cannot be told, or their positions are counted over all heads.
-ONE_RANK = {"bloom", "mamba", "lfm2"}
+# Sizes that three ranks divide; 150 words are padded to 192.
+ON_THREE: dict[str, dict[str, Any]] = {
+    "mixtral on three": small(
+        model_type="mixtral", num_local_experts=4, num_experts_per_tok=2, num_attention_heads=6, num_key_value_heads=3,
+        vocab_size=150,
+    ),
+}  # fmt: skip

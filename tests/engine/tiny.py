@@ -33,9 +33,9 @@ def save(folder: Path, config: dict[str, Any], seed: int = 0) -> Any:
     return made
 
 
-def planned(folder: Path, tp: int = 1, dtype: str = "float32", kv_dtype: str = "auto") -> Plan:
+def planned(folder: Path, tp: int = 1, dtype: str = "float32", kv_dtype: str = "auto", ep: bool = False) -> Plan:
     model = read_model(Checkpoint.open(str(folder)))
-    return make_plan(model, profiles.load("native", None), Mesh(tp), dtype=dtype, kv_dtype=kv_dtype)
+    return make_plan(model, profiles.load("native", None), Mesh(tp, ep=ep), dtype=dtype, kv_dtype=kv_dtype)
 
 
 def config_of(folder: Path) -> dict[str, Any]:

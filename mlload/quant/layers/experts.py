@@ -52,15 +52,25 @@ class QuantizedExperts(nn.Module):
     """Stands in for a transformers experts module: forward(hidden, top_k_index, top_k_weights).
 
     original: that module without its weights; it knows how gate and up are combined
-    Row-parallel halves are summed over the ranks once, after all experts.
+    held:     experts of this rank: all of them, each cut, or with expert parallelism some, each whole
+    Ranks' outputs are summed once, after all experts.
     """
 
     def __init__(
-        self, original: nn.Module, count: int, linears: list[ExpertTensors], dtype: torch.dtype, group: Group = ALONE
+        self,
+        original: nn.Module,
+        held: range,
+        linears: list[ExpertTensors],
+        dtype: torch.dtype,
+        group: Group = ALONE,
+        *,
+        whole: bool = False,
     ) -> None:
         super().__init__()
         self.original = original
-        self.count = count
+        self.held = held
+        # A bias of a row-parallel half is whole on every rank and may be added once.
+        self.adds_bias = whole or group.rank == 0
         self.linears = linears
         self.dtype = dtype
         self.group = group
@@ -74,9 +84,12 @@ class QuantizedExperts(nn.Module):
         """One kernel for each expert's linears; the stored tensors are forgotten."""
         for number, linear in enumerate(self.linears):
             stacked = linear.expert is None
-            for expert in range(self.count) if linear.expert is None else (linear.expert,):
+            for expert in self.held if linear.expert is None else (linear.expert,):
+                place = expert - self.held.start
                 tensors = {
-                    suffix: param.data[expert] if stacked and param.dim() and len(param) == self.count else param.data
+                    suffix: param.data[place]
+                    if stacked and param.dim() and len(param) == len(self.held)
+                    else param.data
                     for suffix, param in linear.tensors.items()
                 }
                 self.packed[expert, linear.role] = self._pack(linear, tensors, expert)
@@ -108,7 +121,7 @@ class QuantizedExperts(nn.Module):
         by_expert = weights.shape[-1] != index.shape[-1]
         total = torch.zeros_like(rows)
         for expert in torch.unique(index).tolist():
-            if expert >= self.count:
+            if expert not in self.held:
                 continue
             token, place = torch.where(index == expert)
             share = weights[token, expert] if by_expert else weights[token, place]
@@ -123,8 +136,7 @@ class QuantizedExperts(nn.Module):
             both = torch.cat([self.packed[expert, "gate"](x), self.packed[expert, "up"](x)], -1)
         else:
             both = self.packed[expert, "up"](x)
-        # A row-parallel bias is whole on every rank and may be added once.
-        return self.packed[expert, "down"](self._gated(both), bias=self.group.rank == 0)
+        return self.packed[expert, "down"](self._gated(both), bias=self.adds_bias)
 
     def _gated(self, both: Tensor) -> Tensor:
         original: Any = self.original

@@ -26,3 +26,29 @@ class GatheredNorm(nn.Module):
         whole: Tensor = self.inner(every[..., :: self.copies, :].flatten(-2))
         start = self.group.rank // self.copies * self.share
         return whole[..., start : start + self.share]
+
+
+class GatheredGatedNorm(nn.Module):
+    """A gated norm over all channels of a mixer, of which each rank holds an equal run, weight included.
+
+    inner: the class's norm with this rank's weight; forward(x, gate). The ranks' weights are joined once, at the first
+    call, and kept beside: they are no parameter of this rank.
+    """
+
+    def __init__(self, inner: nn.Module, rank: int, group: Group) -> None:
+        super().__init__()
+        self.inner = inner
+        self.rank = rank
+        self.group = group
+        weight = inner._parameters.pop("weight")
+        assert weight is not None
+        self.weight = weight
+        self.joined = False
+
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        if not self.joined:
+            self.inner.weight = self.group.join(self.weight)
+            self.joined = True
+        width = x.shape[-1]
+        whole: Tensor = self.inner(self.group.join(x), None if gate is None else self.group.join(gate))
+        return whole[..., self.rank * width : (self.rank + 1) * width]
