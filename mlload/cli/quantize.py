@@ -25,14 +25,26 @@ mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
     "--method",
     type=click.Choice(["awq", "gptq", "rtn", "fp8", "int8", "mxfp4", "nvfp4"]),
     required=True,
-    help="awq and gptq look at calibration data; the others at the weights alone.",
+    help="awq and gptq look at calibration data; the others at the weights alone, unless a scheme says else.",
 )
-@click.option("--scheme", metavar="NAME", help="W4A16, W4A16_ASYM, W8A16, W8A8, FP8, FP8_TENSOR, FP8_BLOCK, ...")
+@click.option("--scheme", metavar="NAME", help="W4A16, W4A16_ASYM, W8A16, W8A8, FP8, FP8_STATIC, NVFP4, ...")
 @click.option("--bits", type=int, help="Of an integer weight: 4 or 8.")
 @click.option("--group-size", type=int, help="Weights that share a scale: 32, 64, 128, or -1 for a whole row.")
 @click.option("--sym/--asym", "symmetric", default=None, help="Without or with zero points.")
 @click.option("--clip/--no-clip", default=True, help="Search the ranges that lose least [default: on].")
 @click.option("--act-order/--no-act-order", default=True, help="GPTQ: columns that matter first [default: on].")
+@click.option(
+    "--smooth",
+    type=float,
+    metavar="ALPHA",
+    help="int8: SmoothQuant; 0.5 shares the difficulty between activations and weights.",
+)
+@click.option("--kv-cache-scheme", type=click.Choice(["fp8"]), help="Calibrated scales for a KV cache of fp8.")
+@click.option(
+    "--sequential/--no-sequential",
+    default=None,
+    help="Calibrate through the quantized layers or the original ones [default: quantized for gptq].",
+)
 @click.option(
     "--backend",
     type=click.Choice(["mlload", "autoawq"]),
@@ -49,6 +61,13 @@ mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
 @click.option("--seed", type=int, default=0, show_default=True, help="Which samples are drawn.")
 @click.option("--eval-samples", type=click.IntRange(0), default=0, help="Chunks for perplexity before and after.")
 @options.tp
+@click.option(
+    "--pad-intermediate",
+    type=click.Choice(["no", "auto"]),
+    default="no",
+    show_default=True,
+    help="auto: MLPs wider by zeros, where groups or --tp do not divide them.",
+)
 @click.option("--max-shard-size", metavar="SIZE", default="5GB", show_default=True, help="No file larger than this.")
 @click.option("--max-memory", metavar="SIZE", help="Refuse a run that would need more.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
@@ -82,6 +101,9 @@ def command(ctx: click.Context, /, source: str | None, form: str, **values: Any)
         overrides=tuple(values["override"]),
         clip=values["clip"],
         backend=values["backend"],
+        smooth=values["smooth"],
+        kv_cache=values["kv_cache_scheme"] is not None,
+        sequential=values["sequential"],
     )
     progress = stderr_progress()
     checkpoint = Checkpoint.open(
@@ -92,11 +114,9 @@ def command(ctx: click.Context, /, source: str | None, form: str, **values: Any)
     if form == "json":
         out.json(result.as_json())
     else:
-        out.print_all(result.lines())
-        if reports:
-            out.print(f"  report: {reports[0]}, {reports[1]}")
-        if result.exit_code == 0 and result.written:
-            out.print(f"  next: mlload validate {result.output}")
+        from mlload.cli.quantize_text import render
+
+        out.print_all(render(result, reports, out.width))
     ctx.exit(result.exit_code)
 
 
@@ -113,7 +133,7 @@ def quantized(checkpoint: Any, recipe: Any, values: dict[str, Any], progress: An
         from mlload.engine.calibrate_text import read_calibration
 
         calibration = read_calibration(
-            checkpoint, values["calib"], values["samples"], values["seq_len"], values["seed"], recipe.calibrated
+            checkpoint, values["calib"], values["samples"], values["seq_len"], values["seed"], values["act_order"]
         )
     result = run(
         checkpoint,
@@ -128,6 +148,7 @@ def quantized(checkpoint: Any, recipe: Any, values: dict[str, Any], progress: An
             checked=not values["no_check"],
             calibration=calibration,
             evaluate=values["eval_samples"],
+            pad=values["pad_intermediate"] == "auto",
         ),
         progress=progress,
         say=say,

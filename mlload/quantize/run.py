@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
@@ -17,6 +18,7 @@ from mlload.quantize.config import as_bytes, new_config, quantization_config, si
 from mlload.quantize.forecast import forecast, refuse_what_cannot_fit
 from mlload.quantize.kv import kv_tensors
 from mlload.quantize.layout import Output, output_of
+from mlload.quantize.pad import pad_intermediate, prove_equal
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.report import Result
 from mlload.quantize.source import NotFinite
@@ -27,6 +29,7 @@ from mlload.writer.folder import RECORD, OutputFolder, refuse_existing
 from mlload.writer.holdings import refuse_foreign
 from mlload.writer.progress import Bar
 
+HEARD = 2  # held-out samples that go through every layer at the end
 STALE = ("config.json", "quant_config.json", "quantize_config.json", "hf_quant_config.json")
 
 
@@ -34,7 +37,7 @@ STALE = ("config.json", "quant_config.json", "quantize_config.json", "hf_quant_c
 class Options:
     """output: folder; tp: sizes to be aligned for; limit: bytes of a file; memory: bytes allowed, None = no limit
     resume: go on from an interrupted run; dry_run: only say; calibrate: samples for the methods that need data, and for
-    perplexity; checked: read everything back"""
+    perplexity; checked: read everything back; pad: widen MLPs by zeros until everything divides"""
 
     output: str
     tp: tuple[int, ...] = (1,)
@@ -45,6 +48,7 @@ class Options:
     checked: bool = True
     calibration: Any = None
     evaluate: int = 0
+    pad: bool = False
 
 
 def run(
@@ -57,10 +61,17 @@ def run(
 ) -> Result:
     """Raises MlloadError before anything is written where the request cannot be carried out. say: gets the forecast."""
     model = sound_model(checkpoint)
-    targets = find_targets(model, recipe)
-    refuse_misaligned(targets, tuple(size for size in options.tp if size > 1))
     if not options.dry_run:
         refuse_existing(os.path.abspath(options.output))
+    sizes = tuple(size for size in options.tp if size > 1)
+    padding = pad_intermediate(model, recipe, sizes) if options.pad else None
+    notes: tuple[str, ...] = ()
+    if padding is not None:
+        proof = "" if options.dry_run else f"; {prove_equal(model, padding.model)}"
+        notes = (f"padded with zeros: {padding.text}{proof}",)
+        checkpoint, model = padding.checkpoint, padding.model
+    targets = find_targets(model, recipe)
+    refuse_misaligned(targets, sizes)
     config = quantization_config(targets, recipe)
     texts = {name: as_bytes(value) for name, value in side_files(targets, recipe, config).items()}
     texts["config.json"] = new_config(checkpoint.config, config)
@@ -70,11 +81,11 @@ def run(
     tokens = 0 if options.calibration is None or not recipe.calibrated else options.calibration.tokens
     cast = forecast(checkpoint, targets, recipe, output, options.output, tokens)
     refuse_what_cannot_fit(cast, options.output, options.memory)
-    result = Result(checkpoint.label, options.output, recipe, targets, cast, written=False)
+    result = Result(checkpoint.label, options.output, recipe, targets, cast, written=False, notes=notes)
     if options.dry_run:
         return result
     if say is not None:
-        say(next(line for number, line in enumerate(result.lines()) if number == 2).strip())
+        say(result.sizes)
     return _write(checkpoint, model, result, output, options, progress)
 
 
@@ -126,7 +137,12 @@ def _write(
     seconds = time.monotonic() - began
     checked: Check | None = None
     if options.checked:
-        checked = check(options.output, checkpoint, targets, options.tp, found.get("changed"))
+        outputs = None
+        if recipe.calibrated:
+            from mlload.engine.layer_errors import layer_errors
+
+            outputs = partial(layer_errors, model, options.output, options.calibration.held_out[:HEARD])
+        checked = check(options.output, checkpoint, targets, options.tp, found.get("changed"), outputs)
     quality: dict[str, Any] = {}
     if options.evaluate and options.calibration is not None:
         from mlload.engine.calibrate_quality import quality_of
@@ -140,7 +156,9 @@ def _write(
         check=checked,
         quality=quality,
         calibration={} if not recipe.calibrated else options.calibration.as_json(),
-        notes=tuple(found.get("notes", ())),
+        outputs=found.get("outputs", {}),
+        experts=found.get("experts", {}),
+        notes=(*result.notes, *found.get("notes", ())),
     )
 
 

@@ -162,37 +162,49 @@ def _whole_sets(targets: list[Target], plain: list[Plain]) -> tuple[list[Target]
 
 def refuse_misaligned(targets: Targets, tp_sizes: tuple[int, ...]) -> None:
     """Raises MlloadError for the first layer whose groups, words or blocks do not fit, with what would."""
-    parts = _parts(targets)
+    for target, problem in misfits(targets, tp_sizes):
+        way = "; or --pad-intermediate auto" if _inner(target, problem) else ""
+        raise MlloadError(f"{target.path}: {problem.text}", hint=problem.way + way)
+
+
+def misfits(targets: Targets, tp_sizes: tuple[int, ...]) -> Iterator[tuple[Target, Misfit]]:
+    """Every layer that does not fit at one of the sizes, and why."""
+    parts: dict[str, int] = {}
+    for target in targets.targets:
+        parts[target.fused] = parts.get(target.fused, 0) + 1
     for target in targets.targets:
         for tp in (1, *tp_sizes):
             problem = next(_misfits(target, tp, fused=parts[target.fused] > 1), None)
             if problem is not None:
-                inner = target.param.spec.component in MLP and (target.param.spec.style in ("row", "column"))
-                way = "; or --pad-intermediate auto" if inner else ""
-                raise MlloadError(f"{target.path}: {problem[0]}", hint=problem[1] + way)
+                yield target, problem
+                break
 
 
-def misaligned(targets: Targets, target: Target, tp_sizes: tuple[int, ...]) -> bool:
-    """Whether a layer does not fit at one of the sizes."""
-    fused = sum(other.fused == target.fused for other in targets.targets) > 1 if target.scheme.block else False
-    return any(next(_misfits(target, tp, fused=fused), None) is not None for tp in (1, *tp_sizes))
+def odd_inside(targets: Targets, tp_sizes: tuple[int, ...]) -> set[str]:
+    """Families of MLPs whose inner width is what does not fit."""
+    return {target.param.spec.module for target, problem in misfits(targets, tp_sizes) if _inner(target, problem)}
 
 
-def _parts(targets: Targets) -> dict[str, int]:
-    """The engine's module -> how many targets it is made of."""
-    found: dict[str, int] = {}
-    for target in targets.targets:
-        found[target.fused] = found.get(target.fused, 0) + 1
-    return found
+def _inner(target: Target, problem: Misfit) -> bool:
+    spec = target.param.spec
+    return spec.component in MLP and (spec.style, problem.axis) in (("row", "K"), ("column", "N"))
 
 
-def _misfits(target: Target, tp: int, *, fused: bool) -> Iterator[tuple[str, str]]:
+class Misfit(NamedTuple):
+    """text: what does not divide; way: what would; axis: of which of the layer's axes it is"""
+
+    text: str
+    way: str
+    axis: str
+
+
+def _misfits(target: Target, tp: int, *, fused: bool) -> Iterator[Misfit]:
     spec, scheme = target.param.spec, target.scheme
     per_rank = "" if tp == 1 else f" per rank at tp {tp}"
     k, n = target.k, [target.n]
     if spec.style == "row":
         if k % tp:
-            yield f"{k} input channels do not divide by tp {tp}", "choose another --tp"
+            yield Misfit(f"{k} input channels do not divide by tp {tp}", "choose another --tp", "K")
             return
         k //= tp
     elif spec.style == "column" and tp > 1:
@@ -201,31 +213,35 @@ def _misfits(target: Target, tp: int, *, fused: bool) -> Iterator[tuple[str, str
             count = part.length // part.unit
             ranks = tp if part.cut == "split" else 1 if part.cut == "replicate" else min(tp, count)
             if count % ranks:
-                yield f"{count} heads or units do not divide by tp {tp}", "choose another --tp"
+                yield Misfit(f"{count} heads or units do not divide by tp {tp}", "choose another --tp", "N")
                 return
             n.append(part.length // ranks)
     group = scheme.group_size if scheme.block is None and scheme.strategy != "channel" else None
     if scheme.block is not None:
-        for length, whole in (*((length, target.n) for length in n), (k, target.k)):
+        for length, whole, axis in (*((length, target.n, "N") for length in n), (k, target.k, "K")):
             # The last block of a whole axis may be short, but not that of a part which another follows.
             if length % scheme.block[0] and (length != whole or (fused and whole == target.n)):
-                yield (
+                yield Misfit(
                     f"{length} channels{per_rank}, and {length} % {scheme.block[0]} = {length % scheme.block[0]}: "
                     f"blocks of {scheme.block[0]} would straddle ranks or parts",
                     "--method fp8 --scheme FP8 has one scale a row",
+                    axis,
                 )
     if group and group > 0 and k % group:
         finer = [size for size in (128, 64, 32) if size < group and k % size == 0]
         way = f"--group-size {finer[0]} fits" if finer and scheme.kind == "int" else "--group-size -1 always fits"
         if scheme.kind != "int":
             way = "this scheme's groups are fixed: leave the layer out with --ignore"
-        yield f"{k} input channels{per_rank}, and {k} % {group} = {k % group}", way
+        yield Misfit(f"{k} input channels{per_rank}, and {k} % {group} = {k % group}", way, "K")
     if scheme.format == "awq":
         for length in n:
             if length % 8:
-                yield (
+                yield Misfit(
                     f"{length} output channels{per_rank}, and {length} % 8 = {length % 8}: a word of AWQ holds 8",
                     "--save-as compressed-tensors packs along the inputs",
+                    "N",
                 )
     elif scheme.format == "gptq" and (target.n * scheme.bits) % 32:
-        yield f"{target.n} output channels do not fill whole words of zero points", "--save-as compressed-tensors"
+        yield Misfit(
+            f"{target.n} output channels do not fill whole words of zero points", "--save-as compressed-tensors", "N"
+        )
