@@ -1,7 +1,7 @@
 """Methods that look at data: one decoder layer at a time is read, measured, quantized and written.
 
 What a layer's linears see is kept as second moments H = X^T X, one for each distinct input; from these the methods
-compute, without another forward pass. Samples go on through the quantized layer (GPTQ) or the original one (AWQ).
+compute, without another forward pass. Samples go on through the quantized layer (--sequential) or the original one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.engine.calibrate_awq import fold_scales
 from mlload.engine.calibrate_experts import quantize_layer
 from mlload.engine.calibrate_inputs import Input, measured, nothing_seen
+from mlload.engine.calibrate_rounding import quantize_rounded, smooth
 from mlload.engine.calibrate_samples import Samples
 from mlload.engine.layerwise import Layerwise
 from mlload.plan.model import Model
 from mlload.quant.algorithms import awq, gptq, integer
 from mlload.quant.algorithms.moment import output_error
 from mlload.quant.spec import Scheme
-from mlload.quantize.recipe import Recipe
+from mlload.quantize.kv import CachePeaks, attentions, kv_scales
+from mlload.quantize.recipe import CALIBRATED, Recipe
 from mlload.quantize.source import SourceTensors
 from mlload.quantize.stream import Sheets, copy_tensor
 from mlload.quantize.targets import Target, Targets
@@ -52,6 +54,8 @@ def write_calibrated(
             hint="remove that folder, or leave out --resume",
             exit_code=1,
         )
+    cached = attentions(model) if recipe.kv_cache else {}
+    peaks = runner.cache = CachePeaks() if recipe.kv_cache else None
     inside = {name for number in range(len(runner.layers)) for name in runner.layer_tensors(number)}
     by_weight = {target.weight: target for target in targets.targets}
     if state.done:
@@ -73,6 +77,9 @@ def write_calibrated(
         for name in names:
             if name not in by_weight:
                 _put_plain(layer, name, sheets)
+        if peaks is not None and number in cached:
+            for name, scale in kv_scales(peaks, number, cached[number]).items():
+                sheets.put(name, as_array(scale).tobytes())
         runner.empty(runner.layer_prefix(number))
         # In this order: the state may be ahead of the record, and never ahead of the bytes.
         sheets.sync()
@@ -114,7 +121,7 @@ class State:
         self.done = 0
         self.scales: dict[str, Any] = {}
         self.outputs: dict[str, float] = {}
-        self.experts: dict[str, list[int]] = {}
+        self.experts: dict[str, dict[str, list[int]]] = {}
         self.notes: list[str] = []
         if not done or not os.path.exists(path):
             return
@@ -160,23 +167,32 @@ def _one_layer(
 ) -> None:
     """Quantizes and writes the targets of a layer; what the next one sees goes to `outputs`."""
 
+    largest = 0.0
+
     def quantize(seen: Input) -> None:
+        nonlocal largest
+        largest = max(largest, float(seen.peak.max()))
         for members in _alike(seen, layer):
-            _quantize(members, seen, layer, recipe, calibration, sheets, state)
+            if recipe.method in CALIBRATED:
+                _quantize(members, seen, layer, recipe, calibration, sheets, state)
+            else:
+                quantize_rounded(members, seen, layer, recipe, sheets, state)
 
     if layer.number in layer.runner.experts:
-        quantize_layer(layer, hidden, outputs, state, sheets.folder.partial, quantize, method=recipe.method)
+        quantize_layer(layer, hidden, outputs, state, sheets.folder.partial, quantize, recipe=recipe)
     else:
-        inputs = measured(layer.runner, layer.number, hidden, outputs)
+        inputs = measured(layer.runner, layer.number, hidden, outputs, diagonal=recipe.method not in CALIBRATED)
         if recipe.method == "awq":
             state.notes += fold_scales(layer, inputs, hidden[:1], outputs[:1], state.scales)
+        if recipe.smooth is not None:
+            smooth(layer, inputs, recipe.smooth, hidden[:1], outputs[:1], state)
         for seen in inputs:
             quantize(seen)
     for module, target in layer.targets.items():
         if target.path not in state.outputs:
-            quantize(nothing_seen(module))
+            quantize(nothing_seen(module, largest or 1.0))
             state.notes.append(f"{target.path}: no token reached it; rounded by its weights alone")
-    if recipe.method == "gptq" and layer.number not in layer.runner.experts:
+    if recipe.sequential and layer.number not in layer.runner.experts:
         for at, output in enumerate(layer.runner.run(layer.number, hidden)):
             outputs[at] = output[0]
 

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from mlload.checkpoint.finding import MlloadError
 from mlload.engine import calibrate_awq
 from mlload.engine.calibrate_inputs import Input, measured
+from mlload.engine.calibrate_rounding import smooth
 from mlload.engine.layerwise_experts import Expert, RoutedExperts
 from mlload.plan.cutting import parts_of
 from mlload.quant.algorithms import moment
+from mlload.quantize.recipe import Recipe
 from mlload.quantize.targets import Target
 
 if TYPE_CHECKING:
@@ -34,36 +36,40 @@ Quantize = Callable[[Input], None]
 
 
 def quantize_layer(
-    layer: Layer, hidden: Tensor, outputs: Tensor, state: State, folder: str, quantize: Quantize, *, method: str
+    layer: Layer, hidden: Tensor, outputs: Tensor, state: State, folder: str, quantize: Quantize, *, recipe: Recipe
 ) -> None:
     """quantize: writes the targets that see an input, and leaves what they became in their modules; folder: for what
-    the experts see. What the next layer sees goes to `outputs`: of the original layer, or under GPTQ the quantized."""
+    the experts see. What the next layer sees goes to `outputs`: of the original layer, or if sequential the
+    quantized."""
     experts = layer.runner.experts[layer.number]
     experts.seen = _mapped(folder, (hidden.shape[0] * hidden.shape[1], hidden.shape[2]))
     experts.outputs = outputs.view(-1, outputs.shape[-1])
     with experts.as_mode("keep"):
         inputs = measured(layer.runner, layer.number, hidden, outputs)
-    if method == "gptq":
+    if recipe.method == "awq":
+        with experts.as_mode("probe"):
+            state.notes += _fold_all(layer, experts, inputs, hidden[:1], state)
+    if recipe.smooth is not None:
+        with experts.as_mode("probe"):
+            smooth(layer, inputs, recipe.smooth, hidden[:1], next(layer.runner.run(layer.number, hidden[:1])), state)
+    if recipe.sequential:
         for seen in inputs:
             quantize(seen)
         # The experts see what the quantized attention makes, and tokens may choose others than before.
         with experts.as_mode("keep"):
             for _ in layer.runner.run(layer.number, hidden):
                 pass
-    else:
-        with experts.as_mode("probe"):
-            state.notes += _fold_all(layer, experts, inputs, hidden[:1], state)
-    _each_expert(layer, experts, state, quantize, method=method)
+    _each_expert(layer, experts, state, quantize, recipe)
     with experts.as_mode("replay"):
         for at, output in enumerate(layer.runner.run(layer.number, hidden)):
             outputs[at] = output[0]
     experts.forget()
-    if method != "gptq":
+    if not recipe.sequential:
         for seen in inputs:
             quantize(seen)
 
 
-def _each_expert(layer: Layer, experts: RoutedExperts, state: State, quantize: Quantize, *, method: str) -> None:
+def _each_expert(layer: Layer, experts: RoutedExperts, state: State, quantize: Quantize, recipe: Recipe) -> None:
     outputs, counts, few = experts.outputs, [], []
     outputs.zero_()
     for number in experts.linears:
@@ -75,23 +81,16 @@ def _each_expert(layer: Layer, experts: RoutedExperts, state: State, quantize: Q
             few.append(number)
             every = max(1, len(experts.seen) // BORROWED)
             x = torch.cat([own, experts.seen[::every]])
-        if method != "gptq" and len(token):
+        if not recipe.sequential and len(token):
             outputs.index_add_(0, token, experts.output(expert, own) * share[:, None])
-        _quantize_expert(layer, experts, expert, x, state, quantize, method=method)
-        if method == "gptq" and len(token):
+        _quantize_expert(layer, experts, expert, x, state, quantize, folded=recipe.method == "awq")
+        if recipe.sequential and len(token):
             outputs.index_add_(0, token, experts.output(expert, own) * share[:, None])
-    where = _common_path(experts)
-    state.experts[where] = counts
-    if few:
-        some = ", ".join(map(str, few[:5])) + (", ..." if len(few) > 5 else "")
-        state.notes.append(
-            f"{where}: {len(few)} of {len(counts)} experts ({some}) were chosen by fewer than {FEW} tokens; "
-            "they were measured on tokens of all kinds (more --samples would help)"
-        )
+    state.experts[_common_path(experts)] = {"tokens": counts, "borrowed": few}
 
 
 def _quantize_expert(
-    layer: Layer, experts: RoutedExperts, expert: Expert, x: Tensor, state: State, quantize: Quantize, *, method: str
+    layer: Layer, experts: RoutedExperts, expert: Expert, x: Tensor, state: State, quantize: Quantize, *, folded: bool
 ) -> None:
     mine: dict[nn.Module, Target] = {
         linear: layer.by_weight[name] for linear, name in expert.names.items() if name in layer.by_weight
@@ -104,12 +103,12 @@ def _quantize_expert(
     if bool((scale != 1).any()):
         shared = scale.numpy()
         state.scales |= {f"in/{mine[linear].path}": shared for linear in expert.first if linear in mine}
-    if method == "gptq":
+    if not folded:
         quantize(first)
     down = Input([expert.down])
     down.add(experts.gated(expert, x))
     moment.mirror(down.moment)
-    if method != "gptq":
+    if folded:
         _fold_down(layer, experts, expert, down, x[:JUDGED], state)
         quantize(first)
     quantize(down)

@@ -15,12 +15,15 @@ from mlload.quant.algorithms import moment
 @dataclass
 class Input:
     """modules: linears that see it, in the order of their calls
-    moment: sum of x x^T over all tokens, float32 [K, K]; total: sum of |x|, [K]; tokens: how many"""
+    moment: sum of x x^T over all tokens, float32 [K, K], or where `diagonal` only its diagonal, [K]
+    total: sum of |x|, [K]; peak: greatest |x|, [K]; tokens: how many"""
 
     modules: list[nn.Module] = field(default_factory=list)
     moment: Tensor = field(default_factory=lambda: torch.zeros(()))
     total: Tensor = field(default_factory=lambda: torch.zeros(()))
     tokens: int = 0
+    peak: Tensor = field(default_factory=lambda: torch.zeros(()))
+    diagonal: bool = False
 
     @property
     def magnitude(self) -> Tensor:
@@ -29,28 +32,36 @@ class Input:
 
     def add(self, x: Tensor) -> None:
         rows = x.reshape(-1, x.shape[-1]).float()
+        size = rows.abs()
         if self.tokens == 0:
-            self.moment = torch.zeros(rows.shape[1], rows.shape[1])
-            self.total = torch.zeros(rows.shape[1])
-        moment.accumulate(self.moment, rows)
-        self.total += rows.abs().sum(0)
+            k = rows.shape[1]
+            self.moment = torch.zeros(k) if self.diagonal else torch.zeros(k, k)
+            self.total, self.peak = torch.zeros(k), torch.zeros(k)
+        if self.diagonal:
+            self.moment += rows.square().sum(0)
+        else:
+            moment.accumulate(self.moment, rows)
+        self.total += size.sum(0)
+        self.peak = torch.maximum(self.peak, size.amax(0))
         self.tokens += rows.shape[0]
 
     def scaled(self, scale: Tensor) -> None:
         """The inputs were divided by `scale` [K]."""
-        self.moment /= scale[:, None] * scale[None, :]
+        self.moment /= scale.square() if self.diagonal else scale[:, None] * scale[None, :]
         self.total /= scale
+        self.peak /= scale
 
 
-def nothing_seen(module: nn.Module) -> Input:
-    """Of a linear that no token reached: all channels alike, so that only its weights count."""
+def nothing_seen(module: nn.Module, largest: float) -> Input:
+    """Of a linear that no token reached: all channels alike, so that only its weights count. largest: |x| to allow."""
     k = int(module.get_parameter("weight").shape[1])
-    return Input([module], torch.eye(k), torch.ones(k), 0)
+    return Input([module], torch.eye(k), torch.ones(k), 0, torch.full((k,), largest))
 
 
 @torch.inference_mode()
-def measured(runner: Layerwise, number: int, hidden: Tensor, outputs: Tensor) -> list[Input]:
-    """The inputs of a layer's linears over all samples [S, L, H]; the layer's outputs go to `outputs`."""
+def measured(runner: Layerwise, number: int, hidden: Tensor, outputs: Tensor, *, diagonal: bool = False) -> list[Input]:
+    """The inputs of a layer's linears over all samples [S, L, H]; the layer's outputs go to `outputs`. diagonal: of
+    second moments only that is kept."""
     inputs: list[Input] = []
     of_module: dict[nn.Module, Input] = {}
     # Kept while a sample runs, so that no other tensor gets the address.
@@ -66,7 +77,7 @@ def measured(runner: Layerwise, number: int, hidden: Tensor, outputs: Tensor) ->
             return
         mine = of_module.get(module)
         if mine is None:
-            mine = of_module[module] = Input([module])
+            mine = of_module[module] = Input([module], diagonal=diagonal)
             inputs.append(mine)
         seen[key] = (x, mine)
         mine.add(x)

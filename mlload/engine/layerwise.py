@@ -57,6 +57,7 @@ class Layerwise:
         self.root, self.layers = _layers(self.net, model.config.layers)
         self.experts = self._stand_ins(stacks)
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self.cache: Any = None  # what attention writes its keys and values to, where somebody wants to see them
         self._tuples = False
         self._compute_buffers()
 
@@ -166,6 +167,8 @@ class Layerwise:
 
     def _through(self, number: int, hidden: Tensor) -> Iterator[Tensor]:
         args, kwargs = self._calls[number]
+        if self.cache is not None and "past_key_values" in kwargs:
+            kwargs = {**kwargs, "past_key_values": self.cache}
         for sample in hidden:
             found = self.layers[number](sample[None], *args, **kwargs)
             yield found[0] if isinstance(found, tuple) else found

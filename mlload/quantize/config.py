@@ -13,7 +13,7 @@ from mlload.quantize.targets import Plain, Target, Targets
 VERSION = "0.13.0"  # of compressed-tensors, whose fields these are
 
 
-def quantization_config(targets: Targets, recipe: Recipe, kv_cache: bool = False) -> dict[str, Any]:
+def quantization_config(targets: Targets, recipe: Recipe) -> dict[str, Any]:
     """The `quantization_config` of config.json."""
     made = {
         "awq": _awq,
@@ -21,7 +21,7 @@ def quantization_config(targets: Targets, recipe: Recipe, kv_cache: bool = False
         "fp8": _fp8,
         "compressed-tensors": _compressed_tensors,
     }[recipe.save_as](targets, recipe)
-    if kv_cache and recipe.save_as == "compressed-tensors":
+    if recipe.kv_cache and recipe.save_as == "compressed-tensors":
         made["kv_cache_scheme"] = {
             "num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True,
         }  # fmt: skip
@@ -89,7 +89,7 @@ def _gptq(targets: Targets, recipe: Recipe) -> dict[str, Any]:
 
 
 def _fp8(targets: Targets, recipe: Recipe) -> dict[str, Any]:
-    config: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3"}
+    config: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": recipe.scheme.activation, "fmt": "e4m3"}
     if recipe.scheme.block is not None:
         config["weight_block_size"] = list(recipe.scheme.block)
     config["modules_to_not_convert"] = _plain_paths(targets.plain)
@@ -133,25 +133,27 @@ def _group(scheme: Scheme, names: list[str]) -> dict[str, Any]:
     scale = {"mxfp4-pack-quantized": "torch.uint8", "nvfp4-pack-quantized": "torch.float8_e4m3fn"}.get(scheme.layout)
     if scale is not None:
         weights["scale_dtype"] = scale
-    activations: dict[str, Any] | None = None
-    if scheme.activation is not None:
-        per_block = scheme.block is not None
-        activations = {
-            "num_bits": scheme.activation_bits,
-            "type": kind,
-            "symmetric": True,
-            "strategy": "group" if per_block else "token",
-            "dynamic": True,
-        }
-        if per_block and scheme.block is not None:
-            activations["group_size"] = scheme.block[1]
     return {
         "targets": names,
         "weights": weights,
-        "input_activations": activations,
+        "input_activations": None if scheme.activation is None else _activations(scheme, kind, scale),
         "output_activations": None,
         "format": scheme.layout,
     }
+
+
+def _activations(scheme: Scheme, kind: str, scale: str | None) -> dict[str, Any]:
+    """Scales are computed by token or group as activations come, or stored (static; NVFP4's global one: "local")."""
+    found: dict[str, Any] = {"num_bits": scheme.activation_bits, "type": kind, "symmetric": True}
+    if scheme.activation == "static":
+        return {**found, "strategy": "tensor", "dynamic": False}
+    if scale is not None:
+        strategy, dynamic = ("group", True) if scheme.kind == "mx" else ("tensor_group", "local")
+        group = {"strategy": strategy, "group_size": scheme.group_size}
+        return {**found, **group, "dynamic": dynamic, "scale_dtype": scale}
+    if scheme.block is not None:
+        return {**found, "strategy": "group", "group_size": scheme.block[1], "dynamic": True}
+    return {**found, "strategy": "token", "dynamic": True}
 
 
 def _ignored(targets: Targets) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -26,9 +26,15 @@ class Output:
 
 
 def output_of(
-    checkpoint: Checkpoint, targets: Targets, texts: Mapping[str, bytes], limit: int | None, recipe: str
+    checkpoint: Checkpoint,
+    targets: Targets,
+    texts: Mapping[str, bytes],
+    limit: int | None,
+    recipe: str,
+    more: Sequence[OutputTensor] = (),
 ) -> Output:
-    """recipe: everything else that decides the bytes (method, data, seed), as text."""
+    """recipe: everything else that decides the bytes (method, data, seed), as text; more: tensors that stand for
+    nothing of the source (scales of the KV cache)."""
     by_weight: dict[str, Target] = {target.weight: target for target in targets.targets}
     tensors: list[OutputTensor] = []
     for name, ref in checkpoint.tensors.items():
@@ -40,6 +46,7 @@ def output_of(
             OutputTensor(f"{target.path}.{part.suffix}", part.dtype, part.shape, ())
             for part in stored(target.scheme, target.n, target.k, target.dtype)
         ]
+    tensors += more
     files = numbered(tensors, limit, weight_of)
     all_texts = dict(texts)
     if len(files) > 1:

@@ -20,18 +20,24 @@ SCHEMES: dict[str, Scheme] = {
     "FP8_BLOCK": Scheme(
         CT, "float-quantized", 8, "float", "block", None, (128, 128), activation="dynamic", activation_bits=8
     ),
-    "MXFP4": Scheme(CT, "mxfp4-pack-quantized", 4, "mx", "group", 32),
-    "NVFP4": Scheme(CT, "nvfp4-pack-quantized", 4, "float", "tensor_group", 16),
+    "FP8_STATIC": Scheme(CT, "float-quantized", 8, "float", "tensor", activation="static", activation_bits=8),
+    "MXFP4A16": Scheme(CT, "mxfp4-pack-quantized", 4, "mx", "group", 32),
+    "MXFP4": Scheme(CT, "mxfp4-pack-quantized", 4, "mx", "group", 32, activation="dynamic", activation_bits=4),
+    "NVFP4A16": Scheme(CT, "nvfp4-pack-quantized", 4, "float", "tensor_group", 16),
+    # Dynamic within a block, under a global scale that is calibrated.
+    "NVFP4": Scheme(
+        CT, "nvfp4-pack-quantized", 4, "float", "tensor_group", 16, activation="dynamic", activation_bits=4
+    ),
 }
-SPELLINGS = {"FP8_DYNAMIC": "FP8", "INT8": "W8A8", "MXFP4A16": "MXFP4", "NVFP4A16": "NVFP4"}
+SPELLINGS = {"FP8_DYNAMIC": "FP8", "INT8": "W8A8"}
 METHODS = {
     "rtn": ("W4A16", "W4A16_ASYM", "W8A16"),
     "awq": ("W4A16_ASYM", "W4A16", "W8A16"),
     "gptq": ("W4A16", "W4A16_ASYM", "W8A16"),
-    "fp8": ("FP8", "FP8_TENSOR", "FP8_BLOCK"),
+    "fp8": ("FP8", "FP8_TENSOR", "FP8_BLOCK", "FP8_STATIC"),
     "int8": ("W8A8",),
-    "mxfp4": ("MXFP4",),
-    "nvfp4": ("NVFP4",),
+    "mxfp4": ("MXFP4A16", "MXFP4"),
+    "nvfp4": ("NVFP4A16", "NVFP4"),
 }
 CALIBRATED = ("awq", "gptq")
 LAYOUTS = ("awq", "gptq", "compressed-tensors", "fp8")
@@ -45,6 +51,8 @@ class Recipe:
     ignore: patterns of modules that stay as they are ("re:" regex, or a glob on the whole path or its last name)
     overrides: (pattern, scheme), the first that matches wins; None leaves the module as it is
     backend: whose algorithm, one of BACKENDS
+    smooth: SmoothQuant's alpha, None = no smoothing; kv_cache: scales for a KV cache of fp8
+    sequential: layers are calibrated on what the quantized layers before them make
     """
 
     method: str
@@ -54,10 +62,14 @@ class Recipe:
     overrides: tuple[tuple[str, Scheme | None], ...] = ()
     clip: bool = True
     backend: str = "mlload"
+    smooth: float | None = None
+    kv_cache: bool = False
+    sequential: bool = False
 
     @property
     def calibrated(self) -> bool:
-        return self.method in CALIBRATED
+        """Whether data is looked at: for the weights, for what the layers see, or for the cache."""
+        return self.method in CALIBRATED or self.smooth is not None or self.kv_cache or has_input_scale(self.scheme)
 
     def scheme_for(self, module: str) -> Scheme | None:
         if any(matches(pattern, module) for pattern in self.ignore):
@@ -75,6 +87,9 @@ class Recipe:
             "ignore": list(self.ignore),
             "overrides": {pattern: None if s is None else scheme_json(s) for pattern, s in self.overrides},
             "clip": self.clip,
+            "smooth": self.smooth,
+            "kv_cache": self.kv_cache,
+            "sequential": self.sequential,
             "backend": self.backend,
         }
 
@@ -91,6 +106,11 @@ def scheme_json(scheme: Scheme) -> dict[str, Any]:
         "symmetric": scheme.symmetric,
         "activation": scheme.activation,
     }
+
+
+def has_input_scale(scheme: Scheme) -> bool:
+    """Whether a scale of the activations is stored."""
+    return scheme.activation == "static" or (scheme.activation is not None and scheme.strategy == "tensor_group")
 
 
 def matches(pattern: str, module: str) -> bool:
@@ -117,6 +137,9 @@ def make_recipe(
     overrides: tuple[str, ...] = (),
     clip: bool = True,
     backend: str = "mlload",
+    smooth: float | None = None,
+    kv_cache: bool = False,
+    sequential: bool | None = None,
 ) -> Recipe:
     """Raises MlloadError where two options contradict each other."""
     name = (scheme or METHODS[method][0]).upper()
@@ -131,13 +154,33 @@ def make_recipe(
         found = _integers(found, bits, group_size, symmetric)
     target = save_as or (method if method in ("awq", "gptq") else "compressed-tensors")
     found = saved_as(found, target, name)
-    made = Recipe(method, found, target, ignore, (), clip, backend)
+    made = Recipe(method, found, target, ignore, (), clip, backend, smooth, kv_cache, sequential is True)
+    _refuse_contradictions(made, sequential)
+    if sequential is None:
+        made = replace(made, sequential=method == "gptq")
     if backend == "autoawq" and (method != "awq" or target != "awq" or found.group_size == -1):
         raise MlloadError(
             "--backend autoawq makes --method awq, saved as awq, in groups",
             hint="--group-size 128, or --backend mlload",
         )
     return replace(made, overrides=tuple(_override(text, made) for text in overrides))
+
+
+def _refuse_contradictions(recipe: Recipe, sequential: bool | None) -> None:
+    if recipe.smooth is not None:
+        if recipe.method != "int8":
+            raise MlloadError("--smooth belongs to --method int8: weights alone need no smoother activations")
+        if not 0 <= recipe.smooth <= 1:
+            raise MlloadError(f"--smooth takes 0 to 1 (0.5 shares the difficulty evenly), not {recipe.smooth:g}")
+    if recipe.kv_cache and recipe.save_as != "compressed-tensors":
+        raise MlloadError(
+            f"--kv-cache-scheme is declared by compressed-tensors only, not by {recipe.save_as}",
+            hint="--save-as compressed-tensors",
+        )
+    if sequential is not None and not recipe.calibrated:
+        raise MlloadError(f"--method {recipe.method} looks at no calibration data: there is no order to choose")
+    if recipe.backend != "mlload" and (recipe.kv_cache or sequential is not None):
+        raise MlloadError("--backend autoawq takes neither --kv-cache-scheme nor --sequential")
 
 
 def _integers(scheme: Scheme, bits: int | None, group: int | None, symmetric: bool | None) -> Scheme:
@@ -163,11 +206,13 @@ def saved_as(scheme: Scheme, target: str, name: str) -> Scheme:
     if target == "fp8":
         if name == "FP8_BLOCK":
             return Scheme("fp8", "block", 8, "float", "block", 128, (128, 128), activation="dynamic", activation_bits=8)
+        if name == "FP8_STATIC":
+            return Scheme("fp8", "static", 8, "float", "tensor", activation="static", activation_bits=8)
         if name == "FP8_TENSOR":
             return Scheme("fp8", "tensor", 8, "float", "tensor", activation="dynamic", activation_bits=8)
         raise MlloadError(
             f"--save-as fp8 has scales per tensor or per block of 128, not those of {name}",
-            hint="--scheme FP8_BLOCK, or --scheme FP8_TENSOR",
+            hint="--scheme FP8_BLOCK, FP8_TENSOR or FP8_STATIC",
         )
     if scheme.layout != "pack-quantized":
         raise MlloadError(f"--save-as {target} holds integer weights, and {name} makes others")

@@ -22,13 +22,18 @@ def accumulate(moment: Tensor, rows: Tensor) -> None:
 
 def mirror(moment: Tensor) -> None:
     """What was accumulated above the diagonal, below it too."""
+    if moment.dim() < 2:
+        return
     k = moment.shape[0]
     for at in range(TILE, k, TILE):
         moment[at : at + TILE, :at] = moment[:at, at : at + TILE].T
 
 
 def loss(lost: Tensor, moment: Tensor) -> float:
-    """Squared error of the outputs for an error [N, K] of the weights."""
+    """Squared error of the outputs for an error [N, K] of the weights. Of a diagonal [K]: as if channels were
+    independent."""
+    if moment.dim() == 1:
+        return float(lost.square().sum(0) @ moment)
     return float(((lost @ moment) * lost).sum())
 
 
