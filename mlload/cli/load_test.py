@@ -59,6 +59,16 @@ file_in = click.Path(dir_okay=False, path_type=Path)
 @click.option("--record", type=file_out, metavar="FILE", help="Keep log-probabilities of fixed prompts.")
 @click.option("--expect", type=file_in, metavar="FILE", help="Compare with what --record kept.")
 @click.option("--max-kl", default=0.1, show_default=True, type=float, help="Nats that --expect allows, on average.")
+@click.option("--perplexity", type=file_in, metavar="FILE", help="Perplexity of a text, over windows of it.")
+@click.option(
+    "--windows",
+    default=(16, 256),
+    show_default=True,
+    type=(click.IntRange(1), click.IntRange(2)),
+    metavar="N LENGTH",
+    help="How many, and of how many tokens.",
+)
+@click.option("--max-perplexity", type=float, help="Exit 1 when it is higher.")
 @options.revision
 @click.option(
     "--format",
@@ -113,6 +123,8 @@ def command(ctx: click.Context, /, source: str | None, form: str, html: Path | N
 def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """One document for each load format."""
     if asked["engine"].partition("@")[0] == "vllm":
+        if asked["perplexity"] is not None:
+            raise MlloadError("--perplexity is measured with the native engine", hint="--engine native")
         return run_engine(typed, asked, words)
     if asked["engine"] != "native":
         raise MlloadError(f"unknown engine {asked['engine']!r}; load-test runs native and vllm")
@@ -125,13 +137,23 @@ def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -
 
     quiet()
     device = chosen_device(asked["device"])
-    thresholds = Thresholds(asked["max_load_seconds"], asked["min_decode_tps"], asked["max_peak_gib"], asked["max_kl"])
+    thresholds = Thresholds(
+        asked["max_load_seconds"],
+        asked["min_decode_tps"],
+        asked["max_peak_gib"],
+        asked["max_kl"],
+        asked["max_perplexity"],
+    )
     expected = read_record(asked["expect"]) if asked["expect"] is not None else None
     say = Progress()
     documents = []
     formats = [word.strip() for word in asked["load_format"].split(",") if word.strip()]
-    if asked["weights_only"] and (asked["record"] or expected):
-        raise MlloadError("--record and --expect run the model, which --weights-only does not")
+    if asked["weights_only"] and (asked["record"] or expected or asked["perplexity"]):
+        raise MlloadError("--record, --expect and --perplexity run the model, which --weights-only does not")
+    if asked["max_perplexity"] is not None and asked["perplexity"] is None:
+        raise MlloadError("--max-perplexity goes with --perplexity FILE")
+    if asked["perplexity"] is not None and not asked["perplexity"].is_file():
+        raise MlloadError(f"{asked['perplexity']} is no file")
     for load_format in formats:
         settings = Settings(
             source=source,
@@ -148,6 +170,9 @@ def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -
             cold=asked["cold"],
             repeat=asked["repeat"],
             record=asked["record"] is not None,
+            perplexity=str(asked["perplexity"].resolve()) if asked["perplexity"] is not None else "",
+            windows=asked["windows"][0],
+            window=asked["windows"][1],
         )
         check(settings)
         try:

@@ -14,6 +14,7 @@ class Thresholds(NamedTuple):
     min_decode_tps: float | None = None
     max_peak_gib: float | None = None
     max_kl: float = 0.1
+    max_perplexity: float | None = None
 
 
 def document(source: str, device: str, ranks: list[dict[str, Any]], thresholds: Thresholds) -> dict[str, Any]:
@@ -38,7 +39,11 @@ def document(source: str, device: str, ranks: list[dict[str, Any]], thresholds: 
         "bytes_read": total,
         "read_gb_per_s": total / seconds / 1e9 if seconds else 0.0,
         "ranks": [
-            {key: value for key, value in rank.items() if key not in ("sweep", "record", "kernels", "loads")}
+            {
+                key: value
+                for key, value in rank.items()
+                if key not in ("sweep", "record", "kernels", "loads", "perplexity")
+            }
             for rank in ranks
         ],
         "sweep": lead["sweep"],
@@ -49,6 +54,8 @@ def document(source: str, device: str, ranks: list[dict[str, Any]], thresholds: 
     }
     if "divergence" in lead:
         found["divergence"] = {**lead["divergence"], "limit": thresholds.max_kl}
+    if "perplexity" in lead:
+        found["perplexity"] = lead["perplexity"]
     found["failures"] = failures(found, thresholds)
     return found
 
@@ -80,6 +87,9 @@ def failures(found: dict[str, Any], thresholds: Thresholds) -> list[str]:
     divergence = found.get("divergence")
     if divergence is not None and not divergence["mean"] <= divergence["limit"]:
         said.append(f"it differs from the record by {divergence['mean']:.3g} nats, allowed are {divergence['limit']:g}")
+    limit = thresholds.max_perplexity
+    if limit is not None and "perplexity" in found and not found["perplexity"]["value"] <= limit:
+        said.append(f"perplexity is {found['perplexity']['value']:.3f}, allowed are {limit:g}")
     return said
 
 

@@ -74,6 +74,13 @@ def _says(found: dict[str, Any]) -> Iterator[Line]:
     elif found["speaks"] is not None and found["speaks"]["ok"] is None:
         yield ""
         yield "There is no tokenizer beside the weights: whether it speaks was not asked."
+    if "perplexity" in found:
+        one = found["perplexity"]
+        yield ""
+        yield [
+            Span("Perplexity", "bold"),
+            f"  {one['value']:.3f} over {one['tokens']:,} tokens ({one['windows']} windows of {one['length']})",
+        ]
     if "divergence" in found:
         one = found["divergence"]
         yield (

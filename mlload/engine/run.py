@@ -5,6 +5,7 @@ Predictions are written down before the first tensor is read; measurements come 
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.local import LocalSource
 from mlload.engine.memory import PeakMemory, device_peak, resident_bytes, storage_bytes
 from mlload.engine.native import NativeEngine, load_format_of
+from mlload.engine.perplexity import perplexity, windows_of
 from mlload.engine.record import compare, prompts, record
 from mlload.engine.settings import Settings
 from mlload.engine.speak import speak, tokenizer_of
@@ -142,6 +144,10 @@ def _measure(
                 f"{engine.plan.model.config.vocab}"
             )
         result["divergence"] = compare(engine, expected)._asdict()
+    if settings.perplexity:
+        text = windows_of(tokenizer, settings.perplexity, settings.windows, settings.window)
+        say(f"perplexity of {text.shape[0]} windows of {text.shape[1]} tokens")
+        result["perplexity"] = perplexity(engine, text)._asdict()
     for batch in settings.batches:
         say(f"batch {batch}: {settings.prompt_len} tokens of prompt, {settings.decode} to decode")
         paced = pace(engine, batch, settings.prompt_len, settings.decode)
@@ -173,6 +179,7 @@ def drop_cache(plan: Plan) -> None:
     source = plan.model.checkpoint.source
     if not isinstance(source, LocalSource) or not hasattr(os, "posix_fadvise"):
         raise MlloadError("--cold needs local files, and a system with posix_fadvise")
+    gc.collect()  # pages that an earlier load still maps are not forgotten
     for file in plan.model.checkpoint.files:
         if file.used:
             descriptor = os.open(source.path(file.name), os.O_RDONLY | os.O_CLOEXEC)

@@ -19,6 +19,7 @@ class Settings:
     cold:           drop the source's files from the page cache first
     repeat:         loads, of which the last one is kept
     record:         keep log-probabilities of the fixed prompts
+    perplexity:     text file to measure it on, "" for none; windows of window tokens each
     threads:        of torch on a CPU, 0 for torch's own choice
     """
 
@@ -37,6 +38,9 @@ class Settings:
     cold: bool = False
     repeat: int = 1
     record: bool = False
+    perplexity: str = ""
+    windows: int = 16
+    window: int = 256
     threads: int = 0
 
     def text(self) -> str:
