@@ -6,12 +6,14 @@ once, in file order, however many ranks want it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import merge
 from typing import NamedTuple
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.plan.segments import Box
 from mlload.writer.boxes import Shape, bytes_box, bytes_shape, chunks, intersect, moved, runs, volume
+from mlload.writer.columns import Columns, Form
 from mlload.writer.holdings import Holdings, Stored, without
 from mlload.writer.layout import Layout, OutputTensor
 
@@ -68,29 +70,80 @@ class Write(NamedTuple):
         return self.length * len(self.sources)
 
 
-def copies(layout: Layout, holdings: Holdings) -> list[Copy]:
-    """Every copy that makes the layout, in the order of the source. Raises MlloadError where a box is nowhere."""
-    # Tensors of no elements, and views of one storage, begin where others do.
-    wanted: dict[tuple[str, int, Shape, str], tuple[Stored, str, list[Target]]] = {}
-    for number, file in enumerate(layout.files):
-        for tensor, offset in file.places():
-            for stored, dtype, target in _targets(number, offset, tensor, holdings):
-                key = (stored.file, stored.offset, stored.shape, dtype)
-                if key not in wanted:
-                    wanted[key] = (stored, dtype, [])
-                wanted[key][2].append(target)
-    return [
-        Copy(stored.file, stored.offset, bytes_shape(stored.shape, dtype), tuple(targets))
-        for _, (stored, dtype, targets) in sorted(wanted.items(), key=lambda item: item[0])
-    ]
+def copies(layout: Layout, holdings: Holdings) -> Iterator[Copy]:
+    """Every copy that makes the layout, in the order of the source, each made when it is asked for. Raises MlloadError
+    where a box is nowhere."""
+    wanted = Wanted(layout)
+    names = [name for name in holdings.tensors if name in wanted]
+    # Tensors that lie in one piece are matched one at a time; shares of several ranks lie apart, and are sorted first.
+    whole = [name for name in names if len(holdings[name].stored) == 1]
+    cut = [name for name in names if len(holdings[name].stored) != 1]
+    whole.sort(key=lambda name: _place(holdings[name].stored[0]))
+    one_by_one = (copy for name in whole for copy in _copies(name, wanted, holdings))
+    yield from merge(one_by_one, _shares(cut, wanted, holdings), key=lambda copy: (copy.file, copy.offset))
 
 
-def _targets(
-    number: int, offset: int, tensor: OutputTensor, holdings: Holdings
-) -> Iterator[tuple[Stored, str, Target]]:
+def _place(stored: Stored) -> tuple[str, int]:
+    return stored.file, stored.offset
+
+
+def _shares(names: list[str], wanted: Wanted, holdings: Holdings) -> list[Copy]:
+    return sorted(
+        (copy for name in names for copy in _copies(name, wanted, holdings)),
+        key=lambda copy: (copy.file, copy.offset),
+    )
+
+
+def _copies(name: str, wanted: Wanted, holdings: Holdings) -> Iterator[Copy]:
+    """One for each stored share of a source tensor."""
+    # Views of one storage begin where others do.
+    found: dict[tuple[str, int, Shape], list[Target]] = {}
+    for number, offset, tensor in wanted.outputs(name):
+        for stored, target in targets(number, offset, tensor, holdings, name):
+            found.setdefault((stored.file, stored.offset, stored.shape), []).append(target)
+    dtype = holdings[name].dtype
+    for (file, at, shape), mine in found.items():
+        yield Copy(file, at, bytes_shape(shape, dtype), tuple(mine))
+
+
+class Wanted:
+    """Which output tensors take from a source tensor. Files whose tensors are columns tell it without being walked."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.files = layout.files
+        self._forms: dict[int, tuple[Form, list[int]]] = {}
+        self._by_name: dict[str, list[tuple[int, int, OutputTensor]]] = {}
+        for number, file in enumerate(layout.files):
+            if isinstance(file.tensors, Columns):
+                form = file.tensors.form
+                self._forms.setdefault(id(form), (form, []))[1].append(number)
+                continue
+            for tensor, offset in file.places():
+                for name in dict.fromkeys(take.tensor or tensor.name for take in tensor.takes):
+                    self._by_name.setdefault(name, []).append((number, offset, tensor))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name or any(name in form.positions for form, _ in self._forms.values())
+
+    def outputs(self, name: str) -> Iterator[tuple[int, int, OutputTensor]]:
+        """(number of the file, offset of the tensor's data in it, the tensor)"""
+        yield from self._by_name.get(name, ())
+        for form, numbers in self._forms.values():
+            at = form.positions.get(name)
+            if at is not None:
+                for number in numbers:
+                    yield number, form.offsets[at], self.files[number].tensors[at]
+
+
+def targets(
+    number: int, offset: int, tensor: OutputTensor, holdings: Holdings, only: str | None = None
+) -> Iterator[tuple[Stored, Target]]:
+    """Where each part of an output tensor is stored. only: parts of that source tensor"""
     shape = bytes_shape(tensor.shape, tensor.dtype)
     for take in tensor.takes:
         name = take.tensor or tensor.name
+        if only is not None and name != only:
+            continue
         held = holdings[name]
         pending = [take.box]
         for stored in held.stored:
@@ -104,7 +157,6 @@ def _targets(
                     rest += without(part, box, common)
                     yield (
                         stored,
-                        held.dtype,
                         Target(
                             number,
                             offset,
@@ -122,7 +174,7 @@ def _targets(
             raise MlloadError(f"{name}: the source does not hold all of it", exit_code=1)
 
 
-def jobs(found: list[Copy]) -> Iterator[Job]:
+def jobs(found: Iterable[Copy]) -> Iterator[Job]:
     """The copies in pieces of bounded size, in order."""
     for copy in found:
         for box, offset, length in chunks(copy.shape, CHUNK):

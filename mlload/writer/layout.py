@@ -62,7 +62,7 @@ class OutputFile:
 
     name: str
     header: bytes
-    tensors: tuple[OutputTensor, ...]
+    tensors: Sequence[OutputTensor]
     size: int
     seal: Callable[[int], None] | None = None
 
@@ -106,16 +106,23 @@ def whole_tensor(name: str, dtype: str, shape: Shape) -> OutputTensor:
 def output_file(name: str, tensors: Iterable[OutputTensor], metadata: Mapping[str, str] = FORMAT) -> OutputFile:
     """A safetensors file whose data follows the given order, widest elements first so that each is aligned."""
     ordered = tuple(sorted(tensors, key=lambda tensor: -DTYPE_BITS[tensor.dtype]))
-    entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    # Entry by entry: as one object the text of a hundred thousand would take many times its own size.
+    text = bytearray(b"{")
+    if metadata:
+        text += b'"__metadata__":' + _compact(dict(metadata)) + b","
     at = 0
     for tensor in ordered:
-        size = tensor.nbytes
-        entries[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (at, at + size)}
-        at += size
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        entry = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (at, at + tensor.nbytes)}
+        text += _compact(tensor.name) + b":" + _compact(entry) + b","
+        at += tensor.nbytes
+    text[-1:] = b"}" if len(text) > 1 else b"{}"
     text += b" " * (-len(text) % 8)
-    header = len(text).to_bytes(8, "little") + text
+    header = len(text).to_bytes(8, "little") + bytes(text)
     return OutputFile(name, header, ordered, len(header) + at)
+
+
+def _compact(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def index_text(weight_map: Mapping[str, str], total_size: int) -> bytes:

@@ -15,7 +15,7 @@ from mlload.writer.holdings import Holdings
 from mlload.writer.layout import Layout
 from mlload.writer.reshape import reshape
 from mlload.writer.sharded_state import refuse_quantized, refuse_unknown, sharded_state_layout
-from mlload.writer.sizes import DEFAULT
+from mlload.writer.sizes import DEFAULT, weight_of
 from mlload.writer.state import state_layout
 
 
@@ -60,7 +60,7 @@ def rank_bytes(plan: Plan) -> tuple[RankBytes, ...]:
 
 def mlload_layout(plan: Plan, checkpoint: Checkpoint, holdings: Holdings, limit: int | None) -> Layout:
     """One folder per rank, see `state`."""
-    return state_layout(plan, checkpoint, holdings, limit, groups_of(plan.model))
+    return state_layout(plan, checkpoint, holdings, limit, weight_of if limit is None else groups_of(plan.model))
 
 
 def vllm_layout(plan: Plan, holdings: Holdings, limit: int | None) -> Layout:

@@ -97,6 +97,14 @@ def refuse_unknown(plan: Plan) -> None:
             hint="--layout mlload cuts any model",
             exit_code=1,
         )
+    kind = plan.model.config.text_type
+    if kind not in COMPARED:
+        raise MlloadError(
+            f"{label}: the names of vLLM's parameters for the model type {kind!r} were not compared with vLLM itself, "
+            "and its loader wants every one",
+            hint="--layout mlload cuts any model",
+            exit_code=1,
+        )
 
 
 def vllm_tensors(plan: Plan, rank: int, holdings: Holdings) -> Iterator[OutputTensor]:

@@ -31,6 +31,11 @@ def dealt(
 ) -> Iterator[list[OutputTensor]]:
     """Tensors in files of at most `limit` bytes, in order; those of one group (the parts of a weight) stay together,
     so that a group larger than the limit is a file of its own."""
+    if limit is None:
+        everything = list(tensors)
+        if everything:
+            yield everything
+        return
     groups: dict[str, list[OutputTensor]] = {}
     for tensor in tensors:
         groups.setdefault(group_of(tensor.name), []).append(tensor)
@@ -38,7 +43,7 @@ def dealt(
     size = 0
     for group in groups.values():
         nbytes = sum(tensor.nbytes for tensor in group)
-        if held and limit is not None and size + nbytes > limit:
+        if held and size + nbytes > limit:
             yield held
             held, size = [], 0
         held += group

@@ -14,7 +14,8 @@ from typing import Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.plan.plan import Plan
-from mlload.writer.boxes import whole
+from mlload.writer.boxes import Shape, whole
+from mlload.writer.columns import Histories, Shared
 from mlload.writer.holdings import Holdings, Stored, uncovered
 from mlload.writer.layout import Layout, OutputFile, OutputTensor, index_of, whole_tensor
 from mlload.writer.rank_tensors import rank_tensors
@@ -37,17 +38,17 @@ def state_layout(
     files: list[OutputFile] = []
     texts: dict[str, bytes] = {}
     ranks: list[dict[str, Any]] = []
-    held: dict[str, dict[str, OutputTensor]] = {}
+    shared, held = Shared(), Histories()
 
     def add(folder: str, tensors: list[OutputTensor]) -> tuple[OutputFile, ...]:
-        mine = numbered(tensors, limit, group_of, folder + "/")
+        mine = tuple(shared.file(file) for file in numbered(tensors, limit, group_of, folder + "/"))
         if len(mine) > 1:
             texts[f"{folder}/{INDEX}"] = index_of(
                 [OutputFile(file.name.rpartition("/")[2], b"", file.tensors, file.size) for file in mine]
             )
         files.extend(mine)
         for tensor in tensors:
-            held.setdefault(tensor.name, {})[folder] = tensor
+            held.add(tensor.name, folder, tensor.takes)
         return mine
 
     for rank in plan.mesh.ranks:
@@ -83,19 +84,15 @@ def state_layout(
     return Layout(tuple(files), texts)
 
 
-def _unassigned(holdings: Holdings, held: dict[str, dict[str, OutputTensor]]) -> list[str]:
+def _unassigned(holdings: Holdings, held: Histories) -> list[str]:
     """Tensors that no rank reads, or not all of."""
-    judged: dict[Any, bool] = {}
+    judged: dict[tuple[Shape, int], bool] = {}
     found: list[str] = []
     for name, source in holdings.tensors.items():
-        if name not in held:
-            found.append(name)
-            continue
-        boxes = tuple(tensor.boxes for tensor in held[name].values())
-        key = (source.shape, boxes)
+        key = (source.shape, held.number(name))
         if key not in judged:
-            shares = tuple(Stored("", 0, (), share) for share in boxes)
-            judged[key] = uncovered(name, source._replace(stored=shares)) is None
+            shares = tuple(Stored("", 0, (), share) for share in held.shares(key[1]).values())
+            judged[key] = bool(shares) and uncovered(name, source._replace(stored=shares)) is None
         if not judged[key]:
             found.append(name)
     return found
@@ -112,14 +109,14 @@ def _source(checkpoint: Checkpoint, holdings: Holdings) -> dict[str, Any]:
     }
 
 
-def _cuts(holdings: Holdings, held: dict[str, dict[str, OutputTensor]]) -> dict[str, Any]:
+def _cuts(holdings: Holdings, held: Histories) -> dict[str, Any]:
     """Each way of cutting once, and which tensor is cut in which: layers look alike."""
     cuts: list[dict[str, Any]] = []
-    numbers: dict[Any, int] = {}
+    numbers: dict[tuple[str, Shape, int], int] = {}
     tensors: dict[str, int] = {}
-    for name, shares in held.items():
+    for name in held.names():
         source = holdings[name]
-        key = (source.dtype, source.shape, tuple((folder, tensor.boxes) for folder, tensor in shares.items()))
+        key = (source.dtype, source.shape, held.number(name))
         if key not in numbers:
             numbers[key] = len(cuts)
             entire = ((whole(source.shape), whole(source.shape)),)
@@ -128,7 +125,7 @@ def _cuts(holdings: Holdings, held: dict[str, dict[str, OutputTensor]]) -> dict[
                     "dtype": source.dtype,
                     "shape": source.shape,
                     "shares": {
-                        folder: None if tensor.boxes == entire else tensor.boxes for folder, tensor in shares.items()
+                        folder: None if pairs == entire else pairs for folder, pairs in held.shares(key[2]).items()
                     },
                 }
             )

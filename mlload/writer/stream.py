@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.base import Range, Source
 from mlload.plan.segments import Box
-from mlload.writer.boxes import chunks, intersect, moved, runs
-from mlload.writer.copies import CHUNK, Copy, Target, copies
+from mlload.writer.boxes import bytes_shape, chunks, intersect, moved, runs
+from mlload.writer.copies import CHUNK, Copy, Target, targets
 from mlload.writer.holdings import Holdings
 from mlload.writer.layout import Layout, OutputFile
 
@@ -18,17 +18,11 @@ WORTH_A_REQUEST = 256 * 1024
 
 def contents(layout: Layout, holdings: Holdings) -> Iterator[tuple[OutputFile, Iterator[bytes]]]:
     """Each file with its bytes in pieces of bounded size."""
-    wanted: dict[tuple[int, int], list[tuple[Copy, Target]]] = {}
-    for copy in copies(layout, holdings):
-        for target in copy.targets:
-            wanted.setdefault((target.file, target.offset), []).append((copy, target))
     for number, file in enumerate(layout.files):
-        yield file, _file(number, file, wanted, holdings.source)
+        yield file, _file(number, file, holdings)
 
 
-def _file(
-    number: int, file: OutputFile, wanted: dict[tuple[int, int], list[tuple[Copy, Target]]], source: Source
-) -> Iterator[bytes]:
+def _file(number: int, file: OutputFile, holdings: Holdings) -> Iterator[bytes]:
     yield file.header
     end = len(file.header)
     for tensor, offset in file.places():
@@ -37,13 +31,16 @@ def _file(
             yield tensor.before + tensor.content
         if tensor.content:
             continue
-        parts = wanted.get((number, offset), [])
         if not tensor.nbytes:
             continue
+        parts = [
+            (Copy(stored.file, stored.offset, bytes_shape(stored.shape, tensor.dtype), ()), target)
+            for stored, target in targets(number, offset, tensor, holdings)
+        ]
         if not parts:
             raise MlloadError(f"{tensor.name} comes from nowhere", exit_code=1)
         for box, start, length in chunks(parts[0][1].shape, CHUNK):
-            yield bytes(_piece(box, start, length, parts, source))
+            yield bytes(_piece(box, start, length, parts, holdings.source))
     if end < file.size:
         yield bytes(file.size - end)
 

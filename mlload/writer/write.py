@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from mlload.checkpoint.checkpoint import Checkpoint, FileRef
 from mlload.checkpoint.finding import MlloadError
+from mlload.writer.boxes import KEPT
 from mlload.writer.carry import content
+from mlload.writer.columns import Columns
 from mlload.writer.copies import copies, jobs
 from mlload.writer.execute import THREADS, Copier
 from mlload.writer.folder import OutputFolder
 from mlload.writer.holdings import Holdings
-from mlload.writer.layout import Layout
+from mlload.writer.layout import Layout, Take, boxes_of
 from mlload.writer.progress import Bar
 
 
@@ -23,12 +26,18 @@ def request_digest(layout: Layout, holdings: Holdings, carry: Sequence[FileRef])
     digest = blake2b(holdings.fingerprint.encode(), digest_size=16)
     for file in layout.files:
         digest.update(file.name.encode("utf-8", "surrogatepass") + file.header)
-        digest.update(repr([tensor.boxes for tensor in file.tensors]).encode())
+        for tensor in file.tensors:
+            digest.update(_boxes_text(tensor.takes))
     for name, text in layout.texts.items():
         digest.update(name.encode("utf-8", "surrogatepass") + text)
     for ref in carry:
         digest.update(f"{ref.name}\0{ref.size}".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
+
+
+@lru_cache(KEPT)
+def _boxes_text(takes: tuple[Take, ...]) -> bytes:
+    return repr(boxes_of(takes)).encode()
 
 
 def write_folder(
@@ -61,7 +70,7 @@ def write_folder(
         try:
             for file in layout.files:
                 outputs.append(folder.create(file.name, file.size, file.header))
-                for tensor, offset in file.places():
+                for tensor, offset in () if isinstance(file.tensors, Columns) else file.places():
                     if tensor.before or tensor.content:
                         os.pwrite(outputs[-1], tensor.before + tensor.content, offset - len(tensor.before))
             copier = Copier(holdings.source, outputs, verify=verify, step=bar.step, recorded=folder.record)
