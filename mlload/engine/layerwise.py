@@ -19,6 +19,7 @@ from mlload.engine.meta import class_of
 from mlload.engine.names import Names
 from mlload.plan.model import Model
 
+CACHE_NAMES = ("cache", "past_key_values", "layer_past")  # as transformers calls it, by version and class
 HEAD_ROWS = 16384  # of an output head, widened at a time
 WIDE_TABLE = 64 * 2**20  # elements of a table that is widened to float32 as a whole
 
@@ -167,8 +168,8 @@ class Layerwise:
 
     def _through(self, number: int, hidden: Tensor) -> Iterator[Tensor]:
         args, kwargs = self._calls[number]
-        if self.cache is not None and "past_key_values" in kwargs:
-            kwargs = {**kwargs, "past_key_values": self.cache}
+        if self.cache is not None:
+            kwargs = kwargs | {name: self.cache for name in CACHE_NAMES if name in kwargs}
         for sample in hidden:
             found = self.layers[number](sample[None], *args, **kwargs)
             yield found[0] if isinstance(found, tuple) else found
