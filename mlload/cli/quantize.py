@@ -55,7 +55,13 @@ mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
 @click.option("--save-as", type=click.Choice(["awq", "gptq", "compressed-tensors", "fp8"]), help="Whose layout.")
 @click.option("--ignore", multiple=True, metavar="PATTERN", help="Leave these layers as they are; a glob, or re:REGEX.")
 @click.option("--override", multiple=True, metavar="PATTERN=bits:8", help="Another width or group for some layers.")
-@click.option("--calib", default="builtin", show_default=True, metavar="builtin|FILE", help="Text (.txt, .jsonl).")
+@click.option(
+    "--calib",
+    default="builtin",
+    show_default=True,
+    metavar="builtin|FILE|hf:NAME[:SPLIT]",
+    help="Text: .txt, .jsonl, or a dataset of the Hub.",
+)
 @click.option("--samples", type=click.IntRange(1), default=128, show_default=True, help="Of calibration text.")
 @click.option("--seq-len", type=click.IntRange(8), default=512, show_default=True, help="Tokens of each.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which samples are drawn.")

@@ -11,7 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.config import ConfigView
 from mlload.checkpoint.finding import MlloadError
+from mlload.engine.calibrate_rows import row_text
 
 # Prose that every Python installation carries: docstrings of these modules' public names.
 BUILTIN_MODULES = (
@@ -69,13 +71,21 @@ def read_calibration(
     """
     import torch
 
-    whole, source = _text(text)
+    config = ConfigView(checkpoint.config)
+    limit = config.given("max_position_embeddings")
+    if isinstance(limit, int) and 0 < limit < length:
+        raise MlloadError(f"--seq-len {length} is longer than the model's {limit} positions", hint=f"--seq-len {limit}")
+    # What is needed of a dataset that has more: some characters a token, and the tenth that is held out.
+    whole, source = _text(text, min(MOST, max(1 << 20, samples * length * 8)))
     if not whole.strip():
         raise MlloadError(f"{text} holds no text to calibrate with")
     ids = tokenised(checkpoint, whole)
-    limit = checkpoint.config.get("max_position_embeddings")
-    if isinstance(limit, int) and 0 < limit < length:
-        raise MlloadError(f"--seq-len {length} is longer than the model's {limit} positions", hint=f"--seq-len {limit}")
+    if ids and 0 < config.vocab <= max(ids):
+        raise MlloadError(
+            f"the tokenizer gives token {max(ids):,} and the model knows {config.vocab:,}: they do not belong together",
+            hint="the tokenizer of this model, or a method that needs no data: --method rtn",
+            exit_code=1,
+        )
     edge = len(ids) * 9 // 10
     places = edge // length
     if places < 1:
@@ -91,12 +101,14 @@ def read_calibration(
     return Calibration(kept, held, source, digest, seed, act_order)
 
 
-def _text(text: str) -> tuple[str, str]:
-    """The text and what it is."""
+def _text(text: str, wanted: int) -> tuple[str, str]:
+    """The text and what it is; wanted: characters, of what is fetched."""
     if text == "builtin":
         return builtin_text(), "docstrings of Python's standard library"
     if text.startswith("hf:"):
-        raise MlloadError("datasets of the Hub are not read by this version", hint="--calib FILE.txt or FILE.jsonl")
+        from mlload.engine.calibrate_hub import hub_text
+
+        return hub_text(text.removeprefix("hf:"), wanted)
     try:
         with open(text, encoding="utf-8", errors="replace") as handle:
             whole = handle.read(MOST)
@@ -113,14 +125,7 @@ def _line_text(line: str, number: int, name: str) -> str:
         value = json.loads(line)
     except ValueError:
         raise MlloadError(f"line {number} of {name} is no JSON") from None
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        if isinstance(value.get("text"), str):
-            return str(value["text"])
-        if isinstance(value.get("messages"), list):
-            return "\n".join(str(m.get("content", "")) for m in value["messages"] if isinstance(m, dict))
-    raise MlloadError(f'line {number} of {name} has neither "text" nor "messages"')
+    return row_text(value, f"line {number} of {name}")
 
 
 def builtin_text() -> str:

@@ -130,7 +130,12 @@ class _Handler(BaseHTTPRequestHandler):
         with self.hub.lock:
             self.hub.requests.append(path)
         parts = path.strip("/").split("/")
-        if parts[:2] == ["api", "models"] and len(parts) >= 6 and parts[4] in ("revision", "tree"):
+        # Datasets lie in `root/datasets/org/name/`, under addresses of their own.
+        if parts[:2] == ["api", "datasets"] and len(parts) >= 6 and parts[4] in ("revision", "tree"):
+            self.describe("/".join(parts[1:4]), parts[4], "/".join(parts[5:]), parse_qs(url.query))
+        elif parts[0] == "datasets" and len(parts) >= 6 and parts[3] == "resolve":
+            self.resolve("/".join(parts[:3]), parts[4], "/".join(parts[5:]))
+        elif parts[:2] == ["api", "models"] and len(parts) >= 6 and parts[4] in ("revision", "tree"):
             self.describe("/".join(parts[2:4]), parts[4], "/".join(parts[5:]), parse_qs(url.query))
         elif len(parts) >= 5 and parts[2] == "resolve":
             self.resolve("/".join(parts[:2]), parts[3], "/".join(parts[4:]))

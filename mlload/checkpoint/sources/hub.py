@@ -35,6 +35,8 @@ class HubSource:
 
     kind = "hub"
     remote = True
+    # What the Hub calls this sort of repository: in API paths, before the id in addresses, and to people.
+    api, prefix, noun = "models", "", "model"
 
     def __init__(self, repo_id: str, revision: str = "main", *, label: str = "", progress: Progress | None = None):
         self.repo_id = repo_id
@@ -88,7 +90,7 @@ class HubSource:
         return results
 
     def _info(self) -> dict[str, Any]:
-        path = f"/api/models/{self.repo_id}/revision/{quote(self.asked_revision, safe='')}?blobs=true"
+        path = f"/api/{self.api}/{self.repo_id}/revision/{quote(self.asked_revision, safe='')}?blobs=true"
         info, _ = self._json(path)
         if not isinstance(info, dict) or not isinstance(info.get("siblings"), list):
             raise self._no_hub()
@@ -106,7 +108,7 @@ class HubSource:
 
     def _no_hub(self) -> MlloadError:
         return AccessError(
-            f"{self.endpoint} answered something other than a model's description for {self.repo_id}",
+            f"{self.endpoint} answered something other than a {self.noun}'s description for {self.repo_id}",
             hint="check HF_ENDPOINT, and whether a proxy or a login page answers in its place",
             exit_code=3,
         )
@@ -127,7 +129,7 @@ class HubSource:
 
     def _tree(self) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = []
-        path = f"/api/models/{self.repo_id}/tree/{quote(self.revision or 'main', safe='')}?recursive=true"
+        path = f"/api/{self.api}/{self.repo_id}/tree/{quote(self.revision or 'main', safe='')}?recursive=true"
         for _ in range(MAX_PAGES):
             page, headers = self._json(path)
             if not isinstance(page, list):
@@ -140,7 +142,8 @@ class HubSource:
         return entries
 
     def _fetch(self, asked: Range) -> bytes:
-        url = f"{self.endpoint}/{self.repo_id}/resolve/{quote(self.revision or 'main', safe='')}/{quote(asked.name)}"
+        files = f"{self.endpoint}/{self.prefix}{self.repo_id}/resolve"
+        url = f"{files}/{quote(self.revision or 'main', safe='')}/{quote(asked.name)}"
         # The signed address of a file is good for all its ranges, until it expires.
         place = self._places.get(asked.name)
         answer = self._get(place or url, asked.start, asked.length)
@@ -171,7 +174,7 @@ class HubSource:
     def _refusal(self, answer: Answer, name: str) -> MlloadError:
         """The sentence for an answer that is not what was asked for."""
         code = answer.headers.get("x-error-code", "")
-        page = f"{self.endpoint}/{self.repo_id}"
+        page = f"{self.endpoint}/{self.prefix}{self.repo_id}"
         if code == "GatedRepo" or (answer.status == 403 and not code):
             return AccessError(
                 f"{self.repo_id} is gated, and this machine has no access to it",
@@ -189,8 +192,8 @@ class HubSource:
         if code == "RepoNotFound" or answer.status in (401, 404):
             why = "or this machine's token does not open it" if self._token else "or it is private (not logged in here)"
             return AccessError(
-                f"the Hub has no model called {self.repo_id}, {why}",
-                hint="check the spelling; for a private model log in: hf auth login (or set HF_TOKEN)",
+                f"the Hub has no {self.noun} called {self.repo_id}, {why}",
+                hint=f"check the spelling; for a private {self.noun} log in: hf auth login (or set HF_TOKEN)",
                 exit_code=3,
             )
         if answer.status == 429:
