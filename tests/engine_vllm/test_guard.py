@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlload.engine.vllm import guard
+from tests.engine_vllm.processes import alive, gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for orphans")
 GUARD = str(Path(guard.__file__))
@@ -33,13 +34,6 @@ time.sleep(600)
 STARTER = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE); time.sleep(600)"
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 class Tree:
     def __init__(self, folder: Path) -> None:
         self.script, self.told, self.log = folder / "tree.py", folder / "told", folder / "log"
@@ -54,14 +48,6 @@ class Tree:
                 return [int(pid) for pid in pids], Path("/dev/shm") / memory.lstrip("/")
             time.sleep(0.05)
         raise AssertionError("the tree did not grow")
-
-
-def gone(pids: list[int]) -> bool:
-    for _ in range(300):
-        if not any(alive(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_starter_that_is_killed_takes_everything_with_it(tmp_path: Path) -> None:

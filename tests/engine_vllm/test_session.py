@@ -18,7 +18,7 @@ from mlload.engine.vllm import session
 from mlload.engine.vllm.asked import Asked
 from mlload.engine.vllm.environment import Environment
 from mlload.engine.vllm.session import Outcome, Tail, run
-from tests.engine_vllm.test_guard import gone
+from tests.engine_vllm.processes import gone
 
 HERE = Environment(sys.executable, "vllm", "0.33.0")
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -82,12 +82,12 @@ def test_one_that_dies_without_a_word(tmp_path: Path) -> None:
 
 def test_one_that_stops_after_it_was_up(tmp_path: Path) -> None:
     failed = event(event="failed", type="EngineDeadError", message="EngineCore encountered an issue", usage=False)
-    pacing = event(event="pacing", batch=8)
+    pacing = (*event(event="pacing", batch=8, at=5.0), *event(event="tick", tokens=40, of=1024, at=6.0))
     traceback = 'Traceback (most recent call last):\n  File "a.py", line 3\ntorch.OutOfMemoryError: CUDA out of memory'
     record = "(EngineCore pid=3) ERROR 11-29 10:00:00 [x.py:1] "
     logged = [word for line in traceback.splitlines() for word in ("--log", record + line)]
     outcome = run(HERE, asked(tmp_path, *event(**IMPORTED), *event(**UP), *pacing, *logged, *failed))
-    assert outcome.started and outcome.doing == "decoding batch 8"
+    assert outcome.started and outcome.doing == "decoding batch 8, 40 of 1024 tokens"
     assert outcome.fault is not None and outcome.fault.sentence == "OutOfMemoryError: CUDA out of memory"
 
 

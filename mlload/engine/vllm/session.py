@@ -50,9 +50,13 @@ class Outcome:
     def doing(self) -> str:
         """What it is at, or was at last."""
         if "pacing" in self.events:
-            return f"decoding batch {self.events['pacing']['batch']}"
+            tick = self.events.get("tick", {})
+            done = (
+                f", {tick['tokens']} of {tick['of']} tokens" if tick.get("at", 0) > self.events["pacing"]["at"] else ""
+            )
+            return f"decoding batch {self.events['pacing']['batch']}{done}"
         if self.started:
-            return "answering"
+            return "asking whether it speaks" if "speaks" not in self.events else "answering fixed prompts"
         if "imported" not in self.events:
             return WORDS["import"]
         return WORDS["config"] if self.log.step == "import" else self.log.doing

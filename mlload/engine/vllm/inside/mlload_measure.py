@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+TICK_SECONDS = 2.0  # between two signs of life
 WARM_UP = 2  # tokens decoded before the clock of decoding runs
 
 
@@ -17,7 +18,7 @@ def everything(engine: Any, asked: dict[str, Any], tell: Callable[..., None]) ->
         return
     vocab = engine.vllm_config.model_config.get_vocab_size()
     longest = engine.vllm_config.model_config.max_model_len
-    asker = Asker(engine)
+    asker = Asker(engine, tell)
     began = time.perf_counter()
     asker.run([walk(vocab, 8, 0)], tokens=1)
     tell("first", seconds=time.perf_counter() - began)
@@ -44,9 +45,11 @@ def tokenizer_of(engine: Any) -> Any:
 class Asker:
     """Sends requests of token ids and steps the engine until they are answered."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, tell: Callable[..., None]) -> None:
         self.engine = engine
+        self.tell = tell
         self.count = 0
+        self.told = time.perf_counter()
 
     def run(self, prompts: list[list[int]], tokens: int, **more: Any) -> tuple[list[Any], list[list[float]]]:
         """The final outputs in the order of the prompts, and for each the times at which a token arrived."""
@@ -78,6 +81,9 @@ class Asker:
                 lengths[name] = count
                 if output.finished:
                     final[name] = output
+            if now - self.told > TICK_SECONDS:
+                self.told = now
+                self.tell("tick", tokens=sum(lengths.values()), of=tokens * len(prompts))
         return [final[name] for name in order], [times[name] for name in order]
 
 
