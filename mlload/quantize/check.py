@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 
 from mlload.checkpoint.checkpoint import Checkpoint
-from mlload.plan.mesh import Mesh
 from mlload.plan.model import read_model
-from mlload.plan.plan import make_plan
-from mlload.profiles import load
 from mlload.quant.formats import spec as stored_spec
 from mlload.quant.formats.registry import get
 from mlload.quant.formats.tensors import shape as stored_shape
 from mlload.quantize.source import SourceTensors
+from mlload.quantize.startable import asked
 from mlload.quantize.targets import Target, Targets
 from mlload.quantize.weights import as_array
-from mlload.validators.context import Request
-from mlload.validators.verdict import judge
 
 # A weight that lost more than this was not quantized but destroyed.
 DESTROYED = 0.5
@@ -78,19 +74,8 @@ def check(
         if there is not None and (there.bits, there.kind) != (target.scheme.bits, target.scheme.kind):
             problems.append(f"{target.path} reads back as {there.bits} bits {there.kind}")
             break
-    profile = load("vllm", None)
-    original = read_model(source)
-    warnings = []
-    for size in tp:
-        verdict = judge(make_plan(model, profile, Mesh(size)), Request())
-        # What was so before is not this run's doing (a folder without a tokenizer).
-        before_too = {finding.code for finding in judge(make_plan(original, profile, Mesh(size)), Request()).findings}
-        for finding in verdict.findings:
-            line = f"tp {size}: {finding.code} {finding.where}: {finding.message}"
-            if finding.severity == "error" and finding.code not in before_too:
-                problems.append(line)
-            elif finding.severity in ("error", "warning"):
-                warnings.append(line)
+    answer = asked(model, read_model(source), tp)
+    problems += answer.sentences()
     before, after = SourceTensors(source), SourceTensors(written)
     errors = {}
     for target in targets.targets:
@@ -109,7 +94,7 @@ def check(
         sum(p in found for p in planned),
         errors,
         tuple(problems),
-        tuple(dict.fromkeys(warnings)),
+        answer.warnings,
         tp,
         outputs=layers,
     )

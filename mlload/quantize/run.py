@@ -22,6 +22,7 @@ from mlload.quantize.pad import pad_intermediate, prove_equal
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.report import Result
 from mlload.quantize.source import NotFinite
+from mlload.quantize.startable import STALE, refuse_what_cannot_start
 from mlload.quantize.stream import Sheets, write_data_free, write_rest
 from mlload.quantize.targets import find_targets, refuse_misaligned
 from mlload.writer.carry import carried
@@ -30,7 +31,6 @@ from mlload.writer.holdings import refuse_foreign
 from mlload.writer.progress import Bar
 
 HEARD = 2  # held-out samples that go through every layer at the end
-STALE = ("config.json", "quant_config.json", "quantize_config.json", "hf_quant_config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ def run(
     settings = "" if options.calibration is None else options.calibration.identity
     cache = kv_tensors(model) if recipe.kv_cache else ()
     output = output_of(checkpoint, targets, texts, options.limit, repr((recipe.as_json(), settings)), cache)
+    refuse_what_cannot_start(checkpoint, model, output, options.tp)
     tokens = 0 if options.calibration is None or not recipe.calibrated else options.calibration.tokens
     cast = forecast(checkpoint, targets, recipe, output, options.output, tokens)
     refuse_what_cannot_fit(cast, options.output, options.memory)
@@ -137,12 +138,12 @@ def _write(
     seconds = time.monotonic() - began
     checked: Check | None = None
     if options.checked:
-        outputs = None
+        heard: Callable[[], dict[str, float]] | None = None
         if recipe.calibrated:
             from mlload.engine.layer_errors import layer_errors
 
-            outputs = partial(layer_errors, model, options.output, options.calibration.held_out[:HEARD])
-        checked = check(options.output, checkpoint, targets, options.tp, found.get("changed"), outputs)
+            heard = partial(layer_errors, model, options.output, options.calibration.held_out[:HEARD])
+        checked = check(options.output, checkpoint, targets, options.tp, found.get("changed"), heard)
     quality: dict[str, Any] = {}
     if options.evaluate and options.calibration is not None:
         from mlload.engine.calibrate_quality import quality_of
