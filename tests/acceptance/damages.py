@@ -308,12 +308,9 @@ def declare(folder: Path, name: str) -> None:
     config(quantization_config=CONFIGS[name])(folder)
 
 
-# CI starts a real vLLM eight times at most: these six, and two of the writer's.
+# CI starts a real vLLM eight times at most: these, three of tests/engine_vllm, and two of the writer's.
 IN_CI = (
-    "healthy",
     "healthy, three ranks of three heads",
-    "nine heads on two ranks",
-    "a shard is missing",
     "cut off at nine tenths",
     "W4A16, the config says groups of 128",
 )
