@@ -13,6 +13,7 @@ from typing import Any
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
 from mlload.plan.model import Model, read_model
+from mlload.quantize.backends import BackendFailed
 from mlload.quantize.check import Check, check
 from mlload.quantize.config import as_bytes, new_config, quantization_config, side_files
 from mlload.quantize.forecast import forecast, refuse_what_cannot_fit
@@ -72,6 +73,10 @@ def run(
         checkpoint, model = padding.checkpoint, padding.model
     targets = find_targets(model, recipe)
     refuse_misaligned(targets, sizes)
+    if recipe.backend == "autoawq":
+        from mlload.quantize.backends.autoawq import refuse_unsupported
+
+        refuse_unsupported(checkpoint, recipe, padded=padding is not None)
     config = quantization_config(targets, recipe)
     texts = {name: as_bytes(value) for name, value in side_files(targets, recipe, config).items()}
     texts["config.json"] = new_config(checkpoint.config, config)
@@ -128,7 +133,7 @@ def _write(
             folder.finish()
     except MlloadError as error:
         # What can never succeed leaves nothing behind; a full disk leaves what can be gone on with.
-        if isinstance(error, NotFinite) and os.path.exists(os.path.join(folder.partial, RECORD)):
+        if isinstance(error, NotFinite | BackendFailed) and os.path.exists(os.path.join(folder.partial, RECORD)):
             shutil.rmtree(folder.partial, ignore_errors=True)
         raise
     except OSError as error:

@@ -18,7 +18,7 @@ from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
 from mlload.engine.names import Names
 from mlload.plan.model import Model
-from mlload.quantize.backends import autoawq_cpu
+from mlload.quantize.backends import BackendFailed, autoawq_cpu
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.source import SourceTensors
 from mlload.quantize.stream import Sheets, copy_tensor
@@ -73,7 +73,7 @@ class Places:
             there = self._lookup.parameter(name)
             path = (there or "").removesuffix(".weight")
             if there is None or not isinstance(net.get_submodule(path), nn.Linear):
-                raise MlloadError(
+                raise BackendFailed(
                     f"AutoAWQ cannot quantize {target.path}: the class that it loads has no linear layer for it",
                     hint=INSTEAD,
                     exit_code=3,
@@ -94,7 +94,6 @@ class Found:
     def __init__(self) -> None:
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
-        self.clipped: dict[str, Tensor] = {}
         self.notes: list[str] = []
 
     def changed(self, source: SourceTensors, places: Places) -> Callable[[str], Any]:
@@ -133,25 +132,34 @@ def _package() -> Any:
     return awq.quantize.quantizer, AWQ_CAUSAL_LM_MODEL_MAP
 
 
-def _loaded(checkpoint: Checkpoint) -> Any:
-    """AutoAWQ's model, in float32 on a CPU (half precision is many times slower there)."""
-    _, known = _package()
-    root = getattr(checkpoint.source, "root", None)
-    if root is None:
-        raise MlloadError("AutoAWQ reads local folders only", hint=f"download it first, or {INSTEAD}", exit_code=3)
-    model_type = str(checkpoint.config.get("model_type"))
+def refuse_unsupported(checkpoint: Checkpoint, recipe: Recipe, *, padded: bool = False) -> None:
+    """Raises MlloadError for what AutoAWQ cannot do, before anything is written."""
+    with _quiet():
+        _, known = _package()
+    if getattr(checkpoint.source, "root", None) is None or padded or checkpoint.format != "safetensors":
+        raise MlloadError(
+            "AutoAWQ reads safetensors folders on this machine, as they are", hint=f"write one first, or {INSTEAD}"
+        )
+    model_type = checkpoint.config.get("model_type")
     if model_type not in known:
         raise MlloadError(
             f"AutoAWQ knows no architecture {model_type!r}; it has {', '.join(sorted(known))}",
             hint=INSTEAD,
             exit_code=3,
         )
-    gpu = torch.cuda.is_available()
+    if recipe.kv_cache:
+        raise MlloadError("AutoAWQ makes no scales for a KV cache", hint=INSTEAD)
+
+
+def _loaded(checkpoint: Checkpoint) -> Any:
+    """AutoAWQ's model, in float32 on a CPU (half precision is many times slower there)."""
+    _, known = _package()
+    model_type = checkpoint.config["model_type"]
     try:
         return known[model_type].from_pretrained(
-            root,
+            str(getattr(checkpoint.source, "root", "")),
             model_type,
-            torch_dtype=torch.float16 if gpu else torch.float32,
+            torch_dtype=torch.float16 if torch.cuda.is_available() else torch.float32,
             trust_remote_code=False,
             device_map="cpu",
         )
@@ -185,7 +193,7 @@ def _quantized(whole: Any, places: Places, recipe: Recipe, calibration: Any, ste
         raise _failed(whole.model_type, error) from error
     for path, place in places.modules.items():
         if not hasattr(whole.model.get_submodule(path), "qweight"):
-            raise MlloadError(f"AutoAWQ left {place.target.path} as it was", hint=INSTEAD, exit_code=3)
+            raise BackendFailed(f"AutoAWQ left {place.target.path} as it was", hint=INSTEAD, exit_code=3)
     return found
 
 
@@ -252,7 +260,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _failed(model_type: str, error: Exception) -> MlloadError:
-    return MlloadError(
+    return BackendFailed(
         f"AutoAWQ fails on architecture {model_type!r} with this version of transformers: {_line(error)}",
         hint=INSTEAD,
         exit_code=3,
