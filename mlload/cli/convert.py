@@ -10,6 +10,7 @@ from mlload.cli.output import Output
 EXAMPLES = """\b
 mlload convert model-Q4_K_M.gguf -o ./model
 mlload convert model.gguf -o ./model --dtype f16
+mlload convert model-Q8_0.gguf -o ./model --keep-quantized
 mlload convert ./old-model-with-bin-files -o ./model
 """
 
@@ -20,9 +21,10 @@ mlload convert ./old-model-with-bin-files -o ./model
 @click.option(
     "--dtype",
     type=click.Choice(["bf16", "f16", "f32"]),
-    default="bf16",
-    show_default=True,
-    help="What GGUF's numbers become; a .bin's tensors keep their dtype.",
+    help="What GGUF's numbers become (bf16; f16 with --keep-quantized); a .bin's tensors keep their dtype.",
+)
+@click.option(
+    "--keep-quantized", is_flag=True, help="GGUF's Q4_0, Q5_0 and Q8_0 stay packed, in compressed-tensors' words."
 )
 @click.option("--max-shard-size", metavar="SIZE", default="5GB", show_default=True, help="No file larger than this.")
 @click.option("--no-tokenizer", is_flag=True, help="Leave a GGUF file's vocabulary out.")
@@ -34,7 +36,8 @@ def command(
     ctx: click.Context,
     source: str | None,
     output: str,
-    dtype: str,
+    dtype: str | None,
+    keep_quantized: bool,
     max_shard_size: str,
     no_tokenizer: bool,
     verify: bool,
@@ -43,8 +46,8 @@ def command(
 ) -> None:
     """Write a GGUF or .bin checkpoint as a Hugging Face folder.
 
-    GGUF blocks are dequantized; names, row order, config, tokenizer and chat template become what the model class
-    expects. A .bin is read without unpickling it.
+    GGUF blocks are dequantized, or kept where a format of Hugging Face folders says the same; names, row order,
+    config, tokenizer and chat template become what the model class expects. A .bin is read without unpickling it.
     """
     from mlload.checkpoint.checkpoint import Checkpoint
     from mlload.checkpoint.sources.progress import stderr_progress
@@ -59,6 +62,7 @@ def command(
         checkpoint,
         output,
         dtype=dtype,
+        keep=keep_quantized,
         limit=parse_size(max_shard_size, "--max-shard-size"),
         tokenizer=not no_tokenizer,
         verify=verify,

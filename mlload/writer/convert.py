@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.gguf import read_gguf
-from mlload.plan.model import read_model
+from mlload.plan.model import Model, read_model
 from mlload.writer.carry import carried
 from mlload.writer.execute import sync_data
 from mlload.writer.folder import OutputFolder
 from mlload.writer.gguf_config import hf_config
-from mlload.writer.gguf_tensors import Converted, converted, encoded, factors, values
+from mlload.writer.gguf_kept import kept_tensors, quantization_config
+from mlload.writer.gguf_tensors import Converted, contents, converted, factors
 from mlload.writer.gguf_tokenizer import tokenizer_files
 from mlload.writer.groups import weight_groups
 from mlload.writer.holdings import fingerprint, whole_holdings
@@ -46,7 +47,8 @@ def convert(
     checkpoint: Checkpoint,
     output: str,
     *,
-    dtype: str = "bf16",
+    dtype: str | None = None,
+    keep: bool = False,
     limit: int | None = None,
     tokenizer: bool = True,
     verify: bool = False,
@@ -54,16 +56,21 @@ def convert(
 ) -> Done:
     """Write `checkpoint` to the folder `output` as safetensors.
 
-    dtype: of the numbers that GGUF blocks stand for; a .bin's tensors keep their own. limit: bytes of a file
+    dtype: of the numbers that GGUF blocks stand for (None: bf16, and f16 with `keep`); a .bin's tensors keep their own
+    keep:  GGUF blocks that compressed-tensors has a format for stay quantized
+    limit: bytes of a file
     """
     broken = [p for p in checkpoint.problems if p.severity == "error" and p.question == "starts"]
     if broken:
         raise MlloadError(f"{checkpoint.label} is not whole: {broken[0].message}", exit_code=1)
     limit = DEFAULT if limit is None else limit
+    if keep and checkpoint.format != "gguf":
+        raise MlloadError(f"--keep-quantized is for GGUF files; {checkpoint.label} holds {checkpoint.format} weights")
     if checkpoint.format == "torch":
         return _torch(checkpoint, output, limit, verify, progress)
     if checkpoint.format == "gguf":
-        return _gguf(checkpoint, output, DTYPES[dtype], limit, tokenizer, progress)
+        chosen = DTYPES[dtype or ("f16" if keep else "bf16")]
+        return _gguf(checkpoint, output, chosen, keep, limit, tokenizer, progress)
     raise MlloadError(
         f"{checkpoint.label} holds {checkpoint.format} weights; GGUF and torch.save (.bin) files are converted",
         hint=f"mlload shard {checkpoint.label} -o OUT --max-shard-size 5GB makes other files of safetensors",
@@ -86,23 +93,32 @@ def _named(layout: Layout) -> tuple[tuple[str, int], ...]:
 
 
 def _gguf(
-    checkpoint: Checkpoint, output: str, dtype: str, limit: int, tokenizer: bool, progress: Progress | None
+    checkpoint: Checkpoint,
+    output: str,
+    dtype: str,
+    keep: bool,
+    limit: int,
+    tokenizer: bool,
+    progress: Progress | None,
 ) -> Done:
     if "://" in output:
         raise MlloadError("a GGUF file is converted to a folder; mlload shard --max-shard-size then copies that away")
     first = next(file for file in checkpoint.files if file.used)
     metadata = read_gguf(checkpoint.source, first.name, first.size, 0, kept=MANY).metadata
     config = hf_config(metadata, checkpoint.tensors, factors(checkpoint, checkpoint.tensors), dtype)
+    # The metadata of the first part of a split file is the model's.
+    model = read_model(replace(checkpoint, metadata={first.name: metadata}))
+    kept = kept_tensors(model, dtype) if keep else {}
+    tensors = {tensor.name: tensor for tensor in converted(model, dtype, kept)}
+    if kept:
+        config["quantization_config"] = _declared(model, tensors.values())
     texts: dict[str, bytes] = {"config.json": _json(config)}
     ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if config.get(key) is not None}
     if ids:
         texts["generation_config.json"] = _json(ids)
     if tokenizer:
         texts |= {name: _json(value) for name, value in tokenizer_files(metadata, config["model_type"]).items()}
-    # The metadata of the first part of a split file is the model's.
-    model = read_model(replace(checkpoint, metadata={first.name: metadata}))
-    tensors = {tensor.name: tensor for tensor in converted(model)}
-    outputs = [OutputTensor(tensor.name, dtype, tensor.shape, ()) for tensor in tensors.values()]
+    outputs = [OutputTensor(tensor.name, tensor.dtype, tensor.shape, ()) for tensor in tensors.values()]
     files = numbered(outputs, limit, weight_of)
     if len(files) > 1:
         texts[INDEX] = index_of(files)
@@ -113,11 +129,25 @@ def _gguf(
     for name, text in texts.items():
         request.update(name.encode() + text)
     with OutputFolder(output, request.hexdigest(), layout.nbytes) as folder:
-        _write(checkpoint, layout, tensors, folder, dtype, progress)
+        _write(checkpoint, layout, tensors, folder, progress)
         for name, text in texts.items():
             folder.write(name, (text,))
         folder.finish()
         return Done(_named(layout), (), folder.resumed)
+
+
+def _declared(model: Model, tensors: Iterable[Converted]) -> dict[str, Any]:
+    """The quantization of the output, by its modules' names."""
+    linears = {path + ".weight" for param in model.params if param.spec.quantized for path in param.modules()}
+    kept: dict[str, int] = {}
+    plain: set[str] = set()
+    for tensor in tensors:
+        module = tensor.name.rpartition(".")[0]
+        if tensor.bits:
+            kept[module] = tensor.bits
+        elif tensor.source.name in linears:
+            plain.add(module)
+    return quantization_config(kept, plain | {"lm_head"})
 
 
 def _write(
@@ -125,7 +155,6 @@ def _write(
     layout: Layout,
     tensors: Mapping[str, Converted],
     folder: OutputFolder,
-    dtype: str,
     progress: Progress | None,
 ) -> None:
     """All tensors in the order of the output, a piece at a time."""
@@ -142,8 +171,7 @@ def _write(
                 if number <= folder.done:
                     bar.step(output.nbytes)
                     continue
-                for piece in values(checkpoint, tensors[output.name]):
-                    raw = encoded(piece, dtype)
+                for raw in contents(checkpoint, tensors[output.name]):
                     os.pwrite(descriptor, raw, offset)
                     offset += len(raw)
                     bar.step(len(raw))

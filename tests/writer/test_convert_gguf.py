@@ -82,9 +82,11 @@ def as_stored(kind: str, name: str, value: Any) -> Any:
     return value
 
 
-def write(path: Path, kind: str, *, tied: bool = False) -> Weights:
+def write(path: Path, kind: str, *, tied: bool = False, types: dict[str, str] | None = None) -> Weights:
     """A tiny model as GGUF; returns its weights as Hugging Face names and orders them. Values are quarters, so that
-    every dtype holds them, and 1 can be added and taken away."""
+    every dtype holds them, and 1 can be added and taken away.
+
+    types: part of a name -> GGUF type of the matrices of that name, which then are no longer the returned weights"""
     architecture, names = FAMILIES[kind]
     rng = np.random.default_rng(3)
     writer = gguf.GGUFWriter(path, architecture)
@@ -116,7 +118,13 @@ def write(path: Path, kind: str, *, tied: bool = False) -> Weights:
     def add(ours: str, theirs: str, shape: tuple[int, ...]) -> None:
         value = (rng.integers(-8, 8, shape) / 4).astype(np.float32)
         weights[ours] = value
-        writer.add_tensor(theirs, as_stored(kind, ours, value))
+        stored = as_stored(kind, ours, value)
+        block = next((block for part, block in (types or {}).items() if part in ours), None)
+        if block is None or value.ndim == 1:
+            writer.add_tensor(theirs, stored)
+        else:
+            chosen = gguf.GGMLQuantizationType[block]
+            writer.add_tensor(theirs, gguf.quants.quantize(stored, chosen), raw_dtype=chosen)
 
     add("model.embed_tokens.weight", "token_embd.weight", (WORDS, HIDDEN))
     for layer in range(LAYERS):
@@ -232,6 +240,128 @@ def test_other_architectures_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["convert", str(tmp_path / "model.gguf"), "-o", str(tmp_path / "out")]) == 2
     assert "'rwkv6' are not converted" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def unpacked(found: Any, module: str) -> Any:
+    """A kept weight by hand: value i of a row is `bits` bits at bit i * bits, offset by half their range."""
+    words = np.frombuffer(found[f"{module}.weight_packed"][2], "<u4")
+    n, k = np.frombuffer(found[f"{module}.weight_shape"][2], "<i8")
+    scale = np.frombuffer(found[f"{module}.weight_scale"][2], "<f2").astype(np.float32).reshape(n, k // 32)
+    bits = words.size * 32 // (n * k)
+    codes = (words[:, None] >> np.arange(0, 32, bits, dtype=np.uint32)) & ((1 << bits) - 1)
+    values = codes.astype(np.float32).reshape(n, k) - (1 << (bits - 1))
+    return values * scale.repeat(32, axis=1)
+
+
+def dequantized(path: Path) -> dict[str, Any]:
+    """ggml's own numbers, by GGUF's names."""
+    reader = gguf.GGUFReader(path)
+    return {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+
+
+KEPT_BITS = {"Q4_0": 4, "Q5_0": 8, "Q8_0": 8}
+
+
+@pytest.mark.parametrize("block", KEPT_BITS)
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "phi3"])
+def test_kept_weights_are_ggmls_numbers(kind: str, block: str, tmp_path: Path) -> None:
+    """Exactly: nothing is rounded on the way from blocks to packed words, rows of q and k in their new order."""
+    path = tmp_path / "model.gguf"
+    write(path, kind, types={"proj": block, "embed": block})
+    assert main(["convert", str(path), "-o", str(tmp_path / "out"), "--keep-quantized"]) == 0
+    found = read_folder(tmp_path / "out")
+    theirs = dequantized(path)
+    _, names = FAMILIES[kind]
+    for ours, stored in names.items():
+        if "proj" not in ours:
+            continue
+        module = f"model.layers.1.{ours}"
+        want = theirs[f"blk.1.{stored}.weight"]
+        if kind == "llama" and ours[-6:] in ("q_proj", "k_proj"):
+            heads = HEADS if "q_proj" in ours else KV
+            want = want.reshape(heads, HEAD // 2, 2, HIDDEN).swapaxes(1, 2).reshape(want.shape)
+        assert np.array_equal(unpacked(found, module), want), module
+        assert f"{module}.weight" not in found
+        dtype, shape, _ = found[f"{module}.weight_packed"]
+        assert dtype == "I32" and shape == (want.shape[0], want.shape[1] * KEPT_BITS[block] // 32)
+    assert found["model.embed_tokens.weight"][0] == "F16" and found["lm_head.weight"][0] == "F16"
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["torch_dtype"] == "float16"
+    declared = config["quantization_config"]
+    assert declared["ignore"] == ["lm_head"] and declared["config_groups"].keys() == {"group_0"}
+    assert declared["config_groups"]["group_0"]["weights"]["num_bits"] == KEPT_BITS[block]
+
+
+def test_mixed_types_layer_by_layer(tmp_path: Path) -> None:
+    """q, k and v are one layer in an engine: of 4 and 8 bits both become 8; gate goes with up, which nothing keeps."""
+    path, out = tmp_path / "model.gguf", tmp_path / "out"
+    write(path, "llama", types={"v_proj": "Q8_0", "_proj": "Q4_0", "embed": "Q8_0"})
+    assert main(["convert", str(path), "-o", str(out), "--keep-quantized"]) == 0
+    found = read_folder(out)
+    for name, rows, bits in (("q", 64, 8), ("k", 32, 8), ("v", 32, 8), ("o", 64, 4)):
+        module = f"model.layers.0.self_attn.{name}_proj"
+        assert found[f"{module}.weight_packed"][1] == (rows, 64 * bits // 32)
+    groups = json.loads((out / "config.json").read_text())["quantization_config"]["config_groups"]
+    assert groups["group_0"]["targets"] == ["Linear"] and groups["group_0"]["weights"]["num_bits"] == 4
+    assert groups["group_1"]["weights"]["num_bits"] == 8
+    assert set(groups["group_1"]["targets"]) == {
+        f"model.layers.{layer}.self_attn.{part}_proj" for layer in range(LAYERS) for part in "qkv"
+    }
+    second, again = tmp_path / "second.gguf", tmp_path / "again"
+    write(second, "llama", types={"gate_proj": "Q4_0", "up_proj": "Q4_1", "_proj": "Q8_0"})
+    assert main(["convert", str(second), "-o", str(again), "--keep-quantized"]) == 0
+    found = read_folder(again)
+    for part in ("gate", "up"):
+        dtype, _, raw = found[f"model.layers.0.mlp.{part}_proj.weight"]
+        theirs = dequantized(second)[f"blk.0.ffn_{part}.weight"]
+        assert dtype == "F16" and np.array_equal(np.frombuffer(raw, "<f2"), theirs.astype("<f2").reshape(-1))
+    declared = json.loads((again / "config.json").read_text())["quantization_config"]
+    plain = {f"model.layers.{layer}.mlp.{part}_proj" for layer in range(LAYERS) for part in ("gate", "up")}
+    assert set(declared["ignore"]) == {"lm_head", *plain}
+
+
+@pytest.mark.parametrize(
+    ("kind", "block", "words", "code", "told"),
+    [
+        ("llama", "Q4_1", [], 1, "linears of Q4_1; of these none can be kept"),
+        ("llama", "Q8_0", ["--dtype", "bf16"], 2, "goes with --dtype f16, not bf16"),
+        ("gemma2", "Q8_0", [], 1, "is not served in float16"),
+    ],
+)
+def test_what_cannot_be_kept(
+    kind: str, block: str, words: list[str], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "model.gguf", kind, types={"proj": block})
+    args = ["convert", str(tmp_path / "model.gguf"), "-o", str(tmp_path / "out"), "--keep-quantized", *words]
+    assert main(args) == code
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", ["F32", "Q4_0", "Q8_0"])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_logits_are_those_of_transformers_own_reading(kind: str, block: str, tmp_path: Path) -> None:
+    """The same file read by transformers, its blocks as float32; ours plain and, where it can be, kept packed."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    path = tmp_path / "model.gguf"
+    write(path, kind, types=None if block == "F32" else {"proj": block})
+    tokens = torch.tensor([[1, 34, 35, 38, 33, 36]])
+
+    def logits(folder: Path, **words: Any) -> Any:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **words).eval()
+        with torch.no_grad():
+            return model(tokens).logits
+
+    want = logits(tmp_path, gguf_file=path.name)
+    assert float(want.std()) > 0.01
+    assert main(["convert", str(path), "-o", str(tmp_path / "plain"), "--dtype", "f32", "--no-tokenizer"]) == 0
+    assert torch.equal(logits(tmp_path / "plain"), want)
+    if block == "F32" or kind in ("gemma2", "gemma3_text"):
+        return
+    assert main(["convert", str(path), "-o", str(tmp_path / "kept"), "--keep-quantized", "--no-tokenizer"]) == 0
+    assert float((logits(tmp_path / "kept") - want).abs().max()) <= 1e-4 * float(want.abs().max())
 
 
 @pytest.mark.slow
