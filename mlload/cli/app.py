@@ -15,6 +15,7 @@ import click
 
 from mlload import __version__
 from mlload.checkpoint.finding import MlloadError
+from mlload.checkpoint.sources.progress import QUIET
 from mlload.cli.output import Output
 
 # In the order in which somebody meets a checkpoint. "load-test" lives in mlload.cli.load_test.
@@ -51,19 +52,31 @@ def show_version(ctx: click.Context, option: click.Parameter, wanted: Any) -> No
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print it and exit."
 )
-def app() -> None:
+@click.option("--quiet", is_flag=True, help="No progress and no remarks: results and errors alone, for any command.")
+def app(quiet: bool) -> None:
     """Will this checkpoint start, on this engine, at this size? Look, ask, prepare, load."""
 
 
 def main(args: list[str] | None = None, out: Output | None = None) -> int:
     """Carry out one command line and return its exit code; no exception leaves this function."""
+    words = sys.argv[1:] if args is None else args
     out = out or Output.from_environment()
     try:
-        code = run(sys.argv[1:] if args is None else args, out)
+        words, out.quiet = without_quiet(words)
+        if out.quiet:
+            os.environ[QUIET] = "1"
+        code = run(words, out)
         out.close()
     except BrokenPipeError:
         return out.abandon()
     return code
+
+
+def without_quiet(words: list[str]) -> tuple[list[str], bool]:
+    """The command line without `--quiet`, which stands anywhere before "--", and whether it was there."""
+    end = words.index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word != "--quiet"]
+    return kept + words[end:], len(kept) < end
 
 
 def run(words: list[str], out: Output) -> int:

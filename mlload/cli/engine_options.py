@@ -36,6 +36,7 @@ OPTIONS = (
     click.option(
         "--storage", metavar="KIND:SPEED", help="Where the weights are read from, such as nfs:1.2GB/s: start-up time."
     ),
+    click.option("--nodes", "-n", "--nnodes", metavar="N", help="Machines that share all ranks; 1 unless given."),
     click.option("--trust-remote-code", is_flag=True, help="Judge as if the engine may run the checkpoint's own code."),
 )
 NAMES = (
@@ -50,6 +51,7 @@ NAMES = (
     "load_format",
     "mm_encoder_tp_mode",
     "storage",
+    "nodes",
     "trust_remote_code",
 )
 
@@ -79,8 +81,17 @@ def request_from(values: Mapping[str, Any]) -> Request:
         trust_remote_code=bool(values.get("trust_remote_code")),
         tower_mode=values.get("mm_encoder_tp_mode"),
         enforce_eager=bool(values.get("enforce_eager")),
+        nodes=machines(values.get("nodes")),
         storage=parse_storage(storage) if isinstance(storage, str) else None,
     )
+
+
+def machines(value: str | int | None) -> int:
+    """ "2"; 1 where nothing is said."""
+    text = "1" if value is None else str(value).strip()
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65536:
+        raise MlloadError(f"--nodes takes a number of machines such as 2, not {value!r}")
+    return int(text)
 
 
 def tokens(value: str | int | None, option: str, *, fit: bool = False) -> int | None:

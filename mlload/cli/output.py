@@ -53,6 +53,7 @@ class Output:
         self.width = width
         self.color = color
         self.unicode = unicode
+        self.quiet = False  # no remarks on stderr
         self.pending: list[tuple[TextIO, str]] = []
         self.kept: list[object] = []  # large things that need not be taken apart before the process ends
 
@@ -101,12 +102,16 @@ class Output:
 
     def note(self, text: str) -> None:
         """For people, beside the data."""
-        self.pending.append((self.stderr, text.translate(UNSAFE) + "\n"))
+        if not self.quiet:
+            self.say(text)
 
     def error(self, message: str, hint: str | None = None) -> None:
-        self.note(f"mlload: {message}")
+        self.say(f"mlload: {message}")
         if hint:
-            self.note(f"        try: {hint}" if not hint[:1].isupper() else f"        {hint}")
+            self.say(f"        try: {hint}" if not hint[:1].isupper() else f"        {hint}")
+
+    def say(self, text: str) -> None:
+        self.pending.append((self.stderr, text.translate(UNSAFE) + "\n"))
 
     @property
     def document(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from mlload.cli.output import Output
 from mlload.cli.serve_command import ALLOW_LONG, META, PARTITION, Asked, ServeCommand
 
 if TYPE_CHECKING:
+    from mlload.cli.validate_batch import Batch
     from mlload.cli.validate_result import Entry, Question, ValidateResult
     from mlload.profiles.profile import Profile
 
@@ -26,11 +28,12 @@ mlload validate ./llama-70b --tp 1,2,4,8 --pp 2
 mlload validate model-a model-b --tp 4 --format json --output report.json
 mlload validate -- vllm serve org/name --tensor-parallel-size 8 --enable-expert-parallel
 mlload validate ./llama-70b --tp 8 --lock approved.json
+mlload validate --batch models.txt -j 16 --tp 1,8
 """
 # Options that are ours alone: the engine has no such flags.
 OURS = (
     "gpu", "engine", "assume_quant", "strict", "allow_unknown", "select", "ignore", "lock", "against", "form",
-    "output", "storage", "serve_config", "deep", "manifest", "write_manifest",
+    "output", "storage", "serve_config", "deep", "manifest", "write_manifest", "batch", "jobs", "answers",
 )  # fmt: skip
 
 DEEP = "mlload.deep"  # in ctx.meta: what is asked of the bytes, and the passes made
@@ -63,6 +66,9 @@ DEEP = "mlload.deep"  # in ctx.meta: what is asked of the bytes, and the passes 
 @click.option("--allow-unknown", is_flag=True, help="Exit 0 where something could not be judged.")
 @click.option("--lock", metavar="FILE", type=click.Path(dir_okay=False), help="Write what is approved: files, answers.")
 @click.option("--against", metavar="FILE", type=click.Path(dir_okay=False), help="Exit 1 where a lock no longer holds.")
+@click.option("--batch", metavar="FILE", help="Many sources, one a line; the answers are kept, so it can go on later.")
+@click.option("-j", "--jobs", metavar="N", help="Sources of a batch that are judged at a time.")
+@click.option("--answers", metavar="FILE", help="Where a batch keeps its answers; FILE.answers.jsonl unless given.")
 @options.report_format
 @click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report there instead.")
 @click.pass_context
@@ -77,20 +83,28 @@ def command(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> N
     options.answer_once(ctx)
     refuse_forgotten_dashes(sources)
     out: Output = ctx.obj
-    result = answer(ctx, sources or (options.source_or_here(None, "validate"),), values)
-    out.kept.append(result)
-    strict, allow_unknown = values["strict"], values["allow_unknown"]
-    code = result.exit_code(strict=strict, allow_unknown=allow_unknown)
+    lenient = {"strict": values["strict"], "allow_unknown": values["allow_unknown"]}
     notes = []
-    if values["lock"] is not None:
-        notes.append(lock(result, values["lock"], code))
+    if values["batch"] is not None:
+        listed = batch(ctx, sources, values)
+        code = listed.exit_code(**lenient)
+        render = partial(show_batch, listed, values["form"])
+    elif values["answers"] is not None or values["jobs"] is not None:
+        raise MlloadError("-j and --answers belong to --batch", hint="mlload validate --batch FILE -j 16")
+    else:
+        result = answer(ctx, sources or (options.source_or_here(None, "validate"),), values)
+        out.kept.append(result)
+        code = result.exit_code(**lenient)
+        render = partial(show, result, values)
+        if values["lock"] is not None:
+            notes.append(lock(result, values["lock"], code))
     if values["output"] is None:
-        show(out, result, values)
+        render(out)
     else:
         from mlload.cli.report import write_atomically
 
         report = Output(out.stdout, out.stderr, width=out.width, unicode=out.unicode)
-        show(report, result, values)
+        render(report)
         try:
             write_atomically(values["output"], report.document)
         except OSError as error:
@@ -99,6 +113,19 @@ def command(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> N
     for note in notes:
         out.note(note)
     ctx.exit(code)
+
+
+def batch(ctx: click.Context, sources: Sequence[str], values: Mapping[str, Any]) -> Batch:
+    """Every source of a list, each in a process of its own."""
+    from mlload.checkpoint.sources.progress import stderr_progress
+    from mlload.cli import validate_batch
+    from mlload.profiles import load, parse_engine
+
+    if sources:
+        raise MlloadError(f"--batch names the sources, and {sources[0]} is one more", hint="add it to the list")
+    deep_of(ctx, (), values)
+    question = question_of(ctx, values, load(*parse_engine(str(values["engine"]).rsplit(",", 1)[-1])))
+    return validate_batch.run(ctx, values, lambda one: answer(ctx, one, values), question, stderr_progress())
 
 
 def refuse_forgotten_dashes(sources: Sequence[str]) -> None:
@@ -253,7 +280,16 @@ def lock(result: ValidateResult, path: str, code: int) -> str:
     return f"approved: wrote {path}"
 
 
-def show(out: Output, result: ValidateResult, values: Mapping[str, Any]) -> None:
+def show_batch(listed: Batch, form: str, out: Output) -> None:
+    from mlload.cli.validate_batch_text import document, render
+
+    if form == "json":
+        out.json(document(listed))
+    else:
+        out.print_all(render(listed, out.width))
+
+
+def show(result: ValidateResult, values: Mapping[str, Any], out: Output) -> None:
     form = values["form"]
     if form == "json":
         from mlload.cli.validate_json import document

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import Finding, MlloadError
-from mlload.checkpoint.sources.progress import BETWEEN_SECONDS, QUIET_SECONDS, Progress, stderr_progress
+from mlload.checkpoint.sources.progress import BETWEEN_SECONDS, QUIET, QUIET_SECONDS, Progress, stderr_progress
 from mlload.cli.layout import wrap
 from mlload.cli.output import Line
 from mlload.cli.quantities import size
@@ -126,7 +126,7 @@ def look(checkpoint: Checkpoint, entries: list[Entry], deep: Deep) -> Looked:
     model = entries[0].model if entries else None
     known = without_model(checkpoint.tensors) if model is None else roles(model)
     asked = Asked(deep.contents, frozenset(hashed))
-    if checkpoint.source.remote:
+    if checkpoint.source.remote and not os.environ.get(QUIET):
         nbytes = bytes_to_read(checkpoint, asked)
         print(f"reading {size(nbytes)} of {checkpoint.label} over the network, keeping nothing", file=sys.stderr)
     show = Pace(stderr_progress())

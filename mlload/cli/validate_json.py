@@ -110,9 +110,11 @@ def size(found: WorkingSize) -> dict[str, Any]:
 
 def ranks(entry: Entry) -> list[dict[str, Any]]:
     assert entry.plan is not None
+    nodes = 1 if entry.question is None else entry.question.asked.nodes
     return [
         {
             "rank": rank.rank,
+            "node": entry.mesh.node(rank.rank, nodes),
             "disk_bytes": rank.disk_bytes,
             "weight_bytes": rank.weight_bytes,
             "kv_bytes_per_token": rank.kv_bytes_per_token,

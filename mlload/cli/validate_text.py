@@ -258,6 +258,14 @@ def memory(entries: Sequence[Entry], result: ValidateResult, width: int) -> Iter
         if answer.max_model_len is not None and answer.max_model_len < answer.request:
             text += f"; one of up to {answer.max_model_len:,} surely fits" if low else ""
         yield from wrap(text, width)
+    nodes = 1 if entry.question is None else entry.question.asked.nodes
+    if nodes > 1 and entry.plan is not None:
+        held = [0] * nodes
+        for rank in entry.plan.ranks():
+            held[entry.mesh.node(rank.rank, nodes)] += rank.weight_bytes
+        here = entry.mesh.tp * entry.mesh.pp * entry.mesh.dp // nodes
+        text = f"{plural(nodes, 'machine')} of {plural(here, 'rank')}; the fullest holds {size(max(held))} of weights"
+        yield from wrap(text, width)
     if entry.verdict.fits == "unknown":
         yield from wrap("whether it fits could not be judged", width)
 
@@ -340,6 +348,10 @@ def closing(result: ValidateResult, width: int) -> Iterator[Line]:
         command = serve_command(offered(sources[0]), result.question)
         if command is not None:
             yield f"would start: {command}"
+            nodes = (offered(sources[0]).question or result.question).asked.nodes
+            if nodes > 1 and "--node-rank 0" in command:
+                text = f"on each of the {nodes} machines, with its own --node-rank and the address of the first"
+                yield Span(text, "dim")
 
 
 def by_source(result: ValidateResult) -> list[list[Entry]]:

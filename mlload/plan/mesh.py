@@ -34,6 +34,10 @@ class Mesh(NamedTuple):
         """Ranks that share one layer's experts: with ep they divide the experts, without it each expert."""
         return self.tp * self.dp
 
+    def node(self, rank: int, nodes: int) -> int:
+        """The machine of a rank: all ranks of all replicas are dealt in contiguous blocks (vLLM's --nnodes)."""
+        return min(rank // max(1, self.tp * self.pp * self.dp // nodes), nodes - 1)
+
     def label(self) -> str:
         """How a table calls it: "tp 8 pp 2 ep"."""
         words = [f"tp {self.tp}"]

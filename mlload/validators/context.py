@@ -26,6 +26,7 @@ class Request:
     long_allowed: VLLM_ALLOW_LONG_MAX_MODEL_LEN is set: more tokens than the config allows are served all the same
     tower_mode:  --mm-encoder-tp-mode: "weights" or "data"
     storage:     where the weights are read from, for a prediction of the start-up time
+    nodes:       machines that share all ranks
     lora:        adapters to serve with the model, opened
     speculative: speculative decoding as asked for, its draft opened
     options:     engine flags given beyond those below, by their long names without dashes
@@ -47,6 +48,7 @@ class Request:
     tower_mode: str | None = None
     enforce_eager: bool = False
     storage: Storage | None = None
+    nodes: int = 1
     lora: tuple[Checkpoint, ...] = ()
     speculative: Speculative | None = None
     options: dict[str, Any] = field(default_factory=dict)

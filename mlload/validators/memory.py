@@ -149,16 +149,17 @@ def storage(context: Context) -> Iterator[Finding]:
     whole = sum(context.model.bytes_by_component.values())
     if named is None or not whole:
         return
-    ranks = context.plan.mesh.tp * context.plan.mesh.pp
+    nodes = context.request.nodes
+    ranks = max(1, context.plan.mesh.tp * context.plan.mesh.pp // nodes)  # of one machine, which reads at that speed
     found = start_up(named, whole, ranks)
     times = f"{ranks} ranks x {gib(whole)} GiB" if found.read_bytes != whole else f"{gib(whole)} GiB"
-    cut = sum(rank.disk_bytes for rank in context.plan.ranks()) / named.speed
+    cut = sum(rank.disk_bytes for rank in context.plan.ranks()) / nodes / named.speed
     hints: tuple[Hint, ...] = ()
     if found.read_bytes != whole and ranks > 1:
         hints = (
             Hint(
                 f"cut it per rank beforehand: about {cut:.0f} s",
-                f"mlload shard {context.checkpoint.label} -o OUT --tp {context.plan.mesh.tp}",
+                shard_command(context),
             ),
         )
     yield Finding(
@@ -171,3 +172,10 @@ def storage(context: Context) -> Iterator[Finding]:
         {"read_bytes": found.read_bytes, "seconds": round(found.seconds, 1), "host_bytes": found.host_bytes},
         hints,
     )
+
+
+def shard_command(context: Context) -> str:
+    """What cuts the files for the mesh that was asked about."""
+    mesh = context.plan.mesh
+    sizes = f"--tp {mesh.tp}" + (f" --pp {mesh.pp}" if mesh.pp > 1 else "") + (" --ep" if mesh.ep else "")
+    return f"mlload shard {context.checkpoint.label} -o OUT {sizes}"

@@ -36,6 +36,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "LO": ("mlload.validators.adapter",),
     "ME": ("mlload.validators.memory",),
     "NM": ("mlload.validators.names",),
+    "TP03": ("mlload.validators.nodes",),
 }
 
 

@@ -118,7 +118,11 @@ def at_every_size(plan: Plan, request: Request) -> Iterator[Finding]:
 def at_this_size(plan: Plan, request: Request) -> Iterator[Finding]:
     """Errors of what was asked beside the sizes, that another size may not have: of a draft's own parallel size, of
     files that were written for one size."""
-    return (finding for finding in _by_rules(("DR001", "DR004", "LD003"), plan, request) if finding.severity == "error")
+    return (
+        finding
+        for finding in _by_rules(("DR001", "DR004", "LD003", "TP031"), plan, request)
+        if finding.severity == "error"
+    )
 
 
 def _by_rules(codes: tuple[str, ...], plan: Plan, request: Request) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -10,6 +11,8 @@ from collections.abc import Callable
 # Called with one line of text, each replacing the last; "" means done, clear it.
 Progress = Callable[[str], None]
 
+# The variable that `--quiet` sets, also for the processes that a command starts.
+QUIET = "MLLOAD_QUIET"
 QUIET_SECONDS = 1.0
 BETWEEN_SECONDS = 0.1
 
@@ -46,8 +49,9 @@ class Ticker:
 
 
 def stderr_progress() -> Progress | None:
-    """Rewrites one line of stderr; None where stderr is not a terminal, because a log wants no such lines."""
-    if not sys.stderr.isatty():
+    """Rewrites one line of stderr; None where stderr is not a terminal, because a log wants no such lines, and where
+    nobody wants to be told (`--quiet`)."""
+    if not sys.stderr.isatty() or os.environ.get(QUIET):
         return None
 
     def show(text: str) -> None:
