@@ -4,12 +4,13 @@
 
 ASKED holds {"words": [...]} (what stands after `vllm serve`), "variables" that the environment gets, and what is
 to be measured. Every event is one JSON line, written at once, so that whatever ends this process, what was known until
-then is kept: "imported", "parsed", "up", "holds", "first", "speaks", "positions", "pace", "done", or "failed".
+then is kept: "imported", "up", "holds", "first", "speaks", "positions", "pace", "done", or "failed".
 What the engine prints goes where this process's output goes.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -48,43 +49,38 @@ def platform() -> dict[str, Any]:
     return found
 
 
-def parser() -> tuple[Any, Any]:
-    """The engine's own parser of its flags; what a server has besides is left over."""
+# Where a server's parser lives, newest first; it takes the engine's flags and refuses what no server knows.
+SERVERS = ("common.cli_args", "launchers.cli_args", "openai.cli_args")
+
+
+def parsed(words: list[str]) -> Any:
+    """The flags as `vllm serve` reads them, as the engine's arguments. Exits where it would refuse them."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
     try:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
     except ImportError:
         from vllm.utils import FlexibleArgumentParser
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    return AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(prog="vllm serve")), AsyncEngineArgs
+    parser = FlexibleArgumentParser(prog="vllm serve")
+    for module in SERVERS:
+        try:
+            make = importlib.import_module(f"vllm.entrypoints.{module}").make_arg_parser
+        except (ImportError, AttributeError):
+            continue
+        return AsyncEngineArgs.from_cli_args(make(parser).parse_args(words))
+    raise SystemExit(f"vllm serve: error: this vLLM has its flags in none of {', '.join(SERVERS)}")
 
 
 def started(asked: dict[str, Any]) -> Any:
-    """The engine with a server's defaults, and the words that only a server takes."""
+    """The engine with a server's defaults."""
     from vllm import LLMEngine
     from vllm.usage.usage_lib import UsageContext
 
-    made, engine_args = parser()
-    # Through its file once: --config is read by parse_args alone, which knows no server flags.
-    namespace, over = made.parse_known_args(expanded(made, asked["words"]))
-    arguments = engine_args.from_cli_args(namespace)
+    arguments = parsed(asked["words"])
     arguments.disable_log_stats = True
-    if asked.get("logprobs") and arguments.max_logprobs < asked["logprobs"]:
+    if asked["logprobs"] > arguments.max_logprobs >= 0:
         arguments.max_logprobs = asked["logprobs"]
-    tell("parsed", left_over=over)
     return LLMEngine.from_engine_args(arguments, usage_context=UsageContext.OPENAI_API_SERVER)
-
-
-def expanded(made: Any, words: list[str]) -> list[str]:
-    """Underscores and dotted words as the engine spells them, where its parser tells."""
-    pull = getattr(made, "_pull_args_from_config", None)
-    if pull is not None and any(word == "--config" or word.startswith("--config=") for word in words):
-        words = pull(["serve", *words])[1:]
-    found = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        found.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
-    return found
 
 
 def settings(engine: Any) -> dict[str, Any]:
@@ -147,6 +143,8 @@ if __name__ == "__main__":
         code = 0
     except SystemExit as error:
         # The engine's parser has said on its way out what it did not like.
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
         tell("failed", type="SystemExit", message=str(error.code), usage=True)
         code = 2
     except BaseException as error:
