@@ -150,14 +150,14 @@ class Fold:
             module.weight.data = weight
 
     def remember(self, layer: Layer, scales: dict[str, Any]) -> None:
-        """What was scaled, for the check at the end; plain modules are marked, so that their new values are written."""
+        """What was scaled, for the check at the end; modules are marked, so that what is stored of them plainly (norms,
+        biases) is written with its new values."""
         self.seen.scaled(self.full)
+        self.producer.mlload_scaled = True
         if self.producer in layer.targets:
             outputs = torch.ones(self.producer.weight.shape[0])
             outputs[self.rows] = self.exact
             scales[f"out/{layer.targets[self.producer].path}"] = outputs.numpy()
-        else:
-            self.producer.mlload_scaled = True
         for module in self.consumers:
             if module in layer.targets:
                 scales[f"in/{layer.targets[module].path}"] = self.full.clone().numpy()
