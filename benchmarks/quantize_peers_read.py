@@ -5,7 +5,7 @@ N = out_features, K = in_features, G = groups of a row. The three layouts, from 
   [G, N/8] alike; scales [G, N]; w = (q - z) s
 - GPTQ v1: qweight int32 [K/8, N], nibble i of a word is row 8 w + i; qzeros [G, N/8], of z - 1; g_idx [K] or k // g
 - compressed-tensors "pack-quantized": weight_packed int32 [N, K/8], of q + 8; weight_scale [N, G]; weight_zero_point
-  int32 [N/8, G], of z + 8, packed along N
+  int32 [N/8, G], of z + 8, packed along N; "int-quantized" and "float-quantized": weight [N, K], weight_scale [N, 1]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 SHIFTS = torch.arange(8, dtype=torch.int32) * 4
 CHUNKS, LENGTH = 16, 256
 # First tensor of a quantized linear, which tells the layout.
-AWQ_OR_GPTQ, PACKED = ".qweight", ".weight_packed"
+AWQ_OR_GPTQ, PACKED, SCALED = ".qweight", ".weight_packed", ".weight_scale"
 
 
 def nibbles(words: Tensor) -> Tensor:
@@ -69,11 +69,13 @@ def dequantized(folder: Path) -> dict[str, Tensor]:
     config = json.loads((folder / "config.json").read_text())["quantization_config"]
     found = {}
     for name in list(stored):
-        for mark in (AWQ_OR_GPTQ, PACKED):
-            if name.endswith(mark):
+        for mark in (AWQ_OR_GPTQ, PACKED, SCALED):
+            if name.endswith(mark) and name in stored:
                 path = name.removesuffix(mark)
                 mine = {n[len(path) + 1 :]: stored.pop(n) for n in list(stored) if n.startswith(path + ".")}
-                if mark == PACKED:
+                if mark == SCALED and "weight" in mine:
+                    found[path + ".weight"] = mine["weight"].float() * mine["weight_scale"].float()
+                elif "weight_packed" in mine:
                     found[path + ".weight"] = packed(mine)
                 elif config["quant_method"] == "awq":
                     found[path + ".weight"] = awq(mine)

@@ -2,10 +2,12 @@
 
     python vllm_starts.py QUESTIONS.json ANSWERS.jsonl
 
-A question is {"name", "folder", "tp", "arguments": {...}}: keyword arguments of `vllm.LLM`. For each one the engine
-starts from nothing (config, tokenizer, model, weights, KV cache, warm-up) in a process of its own, forked after
-vLLM's imports, which cost more than a start. An answer is {"name", "starts", "error", "message", "kv_tokens",
-"seconds"}; what the engine prints goes to standard error.
+A question is {"name", "folder", "tp", "arguments": {...}}: keyword arguments of `vllm.LLM`. With "prompts", lists of
+token ids, the engine reads them too, and the answer has "loss": the mean -log p of their tokens but the first. For each
+question the engine starts from nothing (config, tokenizer, model, weights, KV cache, warm-up) in a process of its own,
+forked after vLLM's imports, which cost more than a start. An answer is {"name", "starts", "error", "message",
+"kv_tokens", "shim", "seconds"}; what the engine prints goes to standard error. shim: it ran an operator that this CPU's
+build lacks and vllm_operator.py supplied.
 """
 
 import contextlib
@@ -16,6 +18,8 @@ import signal
 import sys
 import time
 from pathlib import Path
+
+import vllm_operator
 
 # Small enough for any machine; the KV cache is 1 GiB on each rank.
 SETTINGS = {
@@ -33,23 +37,6 @@ LONGEST_START = 300.0
 AT_ONCE = 2
 
 
-def stand_in_for_missing_operators():
-    """This CPU build has everything of 4-bit layers but the product itself. Whether an engine starts does not depend
-    on its numbers, so zeros stand in for them; what is generated with it means nothing."""
-    import torch
-
-    library = torch.library.Library("_C", "FRAGMENT")
-    try:
-        library.define(
-            "cpu_gemm_wna16(Tensor input, Tensor q_weight, Tensor(a!) output, Tensor scales, Tensor? zeros, "
-            "Tensor? bias, SymInt pack_factor, str isa_hint) -> ()"
-        )
-    except RuntimeError:
-        return None
-    library.impl("cpu_gemm_wna16", lambda _input, _weight, output, *_rest: output.zero_(), "CPU")
-    return library
-
-
 def start(question):
     """The answer to one question, but for its time."""
     from vllm import LLM
@@ -58,10 +45,31 @@ def start(question):
     try:
         engine = LLM(question["folder"], tensor_parallel_size=question["tp"], **arguments)
     except BaseException as error:
-        return {"starts": False, "error": type(error).__name__, "message": str(error)[:1000], "kv_tokens": None}
+        return refusal(type(error).__name__, str(error)[:1000])
     cache = engine.llm_engine.vllm_config.cache_config
     tokens = cache.num_gpu_blocks * cache.block_size
-    return {"starts": True, "error": None, "message": "", "kv_tokens": tokens}
+    answer = {"starts": True, "error": None, "message": "", "kv_tokens": tokens}
+    if "prompts" in question:
+        answer["loss"] = loss(engine, question["prompts"])
+    return answer | {"shim": bool(vllm_operator.USED)}
+
+
+def refusal(error, message):
+    return {"starts": False, "error": error, "message": message, "kv_tokens": None, "shim": False}
+
+
+def loss(engine, prompts):
+    """Mean -log p over every token that has one before it."""
+    from vllm import SamplingParams
+
+    asked = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
+    found = engine.generate([{"prompt_token_ids": ids} for ids in prompts], asked, use_tqdm=False)
+    each = [
+        -at[token].logprob
+        for one in found
+        for token, at in zip(one.prompt_token_ids[1:], one.prompt_logprobs[1:], strict=True)
+    ]
+    return sum(each) / len(each)
 
 
 def end_with_parent():
@@ -105,7 +113,7 @@ class Asked:
             answer = json.loads(text)
         else:
             how = "ended without a word" if ended else f"was not up after {LONGEST_START:.0f} s"
-            answer = {"starts": False, "error": "died", "message": f"the engine {how}", "kv_tokens": None}
+            answer = refusal("died", f"the engine {how}")
         return {"name": self.question["name"], **answer, "seconds": round(seconds, 1)}
 
 
@@ -132,7 +140,7 @@ def main():
     import vllm.v1.engine.llm_engine
     import vllm.v1.worker.cpu_worker  # noqa: F401
 
-    kept = stand_in_for_missing_operators()
+    kept = vllm_operator.supply()
     with open(sys.argv[2], "w") as out:
         ask_all(questions, out)
     del kept

@@ -2,8 +2,9 @@
 
 Its scale search tries 20 ratios on the layer itself and restores the weights after each from what it kept before:
 `org_sd = {k: v.cpu() for k, v in module2inspect.state_dict().items()}`. On a GPU `.cpu()` copies. On a CPU it gives the
-very same memory, which the trials multiply in place; what is restored is then the product of all scales so far. Nothing
-fails: the files are whole and the model says nonsense.
+very same memory, which the first trial multiplies in place: what is restored ever after are weights times the first
+trial's scales, while the norm before them is divided by the best ones. Nothing fails: the files are whole and the model
+says nonsense.
 
 The mend: while a search runs, the layer's `state_dict()` gives copies. Nothing else of AutoAWQ is changed.
 """
