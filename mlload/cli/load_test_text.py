@@ -107,6 +107,7 @@ def side_by_side(documents: list[dict[str, Any]]) -> Iterator[Line]:
     for one in documents:
         times = one["timeline"]
         yield (
-            f"  {one['load_format']:16} {times['build']:7.2f} s {times['read'] + times['copy']:7.2f} s "
-            f"{times['repack']:7.2f} s {one['bytes_read'] / 1e9:9.3f} {one['read_gb_per_s']:7.2f}"
+            f"  {one['load_format']:16} {times.get('build', 0.0):7.2f} s "
+            f"{times.get('read', 0.0) + times.get('copy', 0.0):7.2f} s "
+            f"{times.get('repack', 0.0):7.2f} s {one['bytes_read'] / 1e9:9.3f} {one['read_gb_per_s']:7.2f}"
         )

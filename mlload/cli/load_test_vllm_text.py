@@ -98,7 +98,8 @@ def against(prediction: dict[str, Any]) -> Iterator[Line]:
     yield from table(cells, right=(False, True, True, True, False))
     for row in rows:
         if row["note"]:
-            yield from wrap(f"{NAMES[row['what']]}: {row['note']}", DEFAULT_WIDTH, "    ", "  ")
+            what = NAMES[row["what"]] + (f", {row['where']}" if row["where"] else "")
+            yield from wrap(f"{what}: {row['note']}", DEFAULT_WIDTH, "    ", "  ")
     yield from kernels([row for row in prediction["rows"] if row["what"] == "kernel"])
 
 

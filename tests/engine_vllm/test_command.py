@@ -154,6 +154,15 @@ def test_an_engine_that_refuses(
         assert code == 1 and "it does not start: ValueError: no such thing" in out
 
 
+def test_two_load_formats_side_by_side(
+    demo: Path, python: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capsys.readouterr()
+    typed = (str(demo), "--engine", "vllm", "--vllm-python", str(python), "--load-format", "auto,safetensors")
+    code, out, _ = run(capsys, monkeypatch, tmp_path, happy(sum(sizes(demo))), *typed)
+    assert code == 0 and "Side by side" in out and out.count("OK    it starts and speaks") == 2
+
+
 def test_a_limit_of_a_gate(
     demo: Path, python: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

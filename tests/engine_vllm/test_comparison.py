@@ -51,6 +51,13 @@ def test_what_a_library_took_over_counts() -> None:
     assert rows(prediction(), outcome(weights=600, moved=400))["weight_bytes"].measured == 1000
 
 
+def test_what_stands_beside_weights_is_noted() -> None:
+    found = outcome()
+    found.events["holds"]["ranks"][0].update(copied_bytes=2048, device_bytes=5000)
+    note = rows(prediction(), found)["weight_bytes"].note
+    assert note == "2,048 bytes more in copies that its kernels made; 5,000 bytes of the device by its own count"
+
+
 def test_differences_are_told() -> None:
     found = rows(
         prediction(), outcome(weights=1011, tokens=4000, label="Fp8LinearMethod/CutlassFP8ScaledMMLinearKernel")

@@ -59,8 +59,18 @@ def weights(prediction: Prediction, outcome: Outcome) -> list[Row]:
         found = None if held is None else held["parameter_bytes"] + held["moved_bytes"]
         difference = None if found is None else found - expected
         agrees = None if difference is None else abs(difference) <= BYTES_SLACK * expected
-        rows.append(Row("weight_bytes", f"rank {rank['rank']}", expected, found, difference, agrees))
+        rows.append(Row("weight_bytes", f"rank {rank['rank']}", expected, found, difference, agrees, beside(held)))
     return rows
+
+
+def beside(held: dict[str, Any] | None) -> str:
+    """What else the rank's weights take: second copies, and what the engine counts on its device."""
+    notes = []
+    if held is not None and held.get("copied_bytes"):
+        notes.append(f"{held['copied_bytes']:,} bytes more in copies that its kernels made")
+    if held is not None and held.get("device_bytes"):
+        notes.append(f"{held['device_bytes']:,} bytes of the device by its own count")
+    return "; ".join(notes)
 
 
 def measured_tokens(outcome: Outcome) -> int | None:
