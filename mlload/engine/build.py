@@ -6,7 +6,7 @@ nn.Linear, tables, heads and experts are replaced; of everything else the rank's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -20,6 +20,7 @@ from mlload.engine.build_mixers import divide_buffers, divide_mixers
 from mlload.engine.meta import meta_model
 from mlload.engine.names import Names, folder_modules, parent_of
 from mlload.engine.parts import Built, Part, Replaced
+from mlload.engine.towers import has_towers, put_back, take_out, tower_modules, tower_parameters, without_towers
 from mlload.loader.destination import Destination
 from mlload.loader.dtypes import torch_dtype
 from mlload.plan.bound import BoundParam
@@ -29,15 +30,26 @@ from mlload.plan.placement import Placement, is_expert, place
 from mlload.plan.plan import Plan
 from mlload.plan.segments import cut_tensor
 from mlload.quant.layers.embedding import VocabParallelEmbedding
-from mlload.quant.layers.group import Group
+from mlload.quant.layers.group import ALONE, Group
 from mlload.quant.layers.linear import ParallelLinear, ParallelLMHead
 from mlload.quant.layers.method import LinearMethod, QuantizedMethod, StoredTensor, UnquantizedMethod
 
 
 class Builder:
-    """Builds one rank's model."""
+    """Builds one rank's model.
 
-    def __init__(self, plan: Plan, rank: int, device: torch.device, dtype: torch.dtype, group: Group) -> None:
+    wake: builds and loads the towers when one is first called; None where they never are. Only asked for where `plan`
+    is that of the language model alone.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        group: Group,
+    ) -> None:
         self.plan = plan
         self.rank = rank
         self.device = device
@@ -48,13 +60,27 @@ class Builder:
         self.built = Built(self.model)
         self.folder = folder_modules(plan.model)
         self.wide = _kept_wide(self.model)
+        self.wake: Callable[[], object] | None = None
         self.tables: dict[str, VocabParallelEmbedding] = {}
         self.assigned: set[str] = set()
+        self.absent: set[str] = set()
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def build(self) -> Built:
+        if has_towers(self.plan) and self.plan.view.params == without_towers(self.plan).view.params:
+            self.absent = tower_parameters(self.names, self.plan)
+            take_out(self.model, tower_modules(self.model, self.absent), self.wake)
+        return self._filled()
+
+    def build_towers(self, plan: Plan) -> Built:
+        """The towers that were taken out, into the same model. plan: that of the towers alone. Its own `Built`."""
+        put_back(self.model)
+        self.plan, self.built, self.absent = plan, Built(self.model), set()
+        return self._filled()
+
+    def _filled(self) -> Built:
         parts, experts, heads = self._parts()
         with torch.no_grad():
             for part in parts:
@@ -172,10 +198,11 @@ class Builder:
         else:
             method = QuantizedMethod(scheme, self.dtype, spec.transforms)
         layer: ParallelLinear
+        group = self.group if part.at.size > 1 else ALONE
         if spec.style == "vocab":
-            layer = ParallelLMHead(part.path, n, k, spec.n, method, self.group)
+            layer = ParallelLMHead(part.path, n, k, spec.n, method, group)
         else:
-            layer = ParallelLinear(part.path, n, k, spec.style, method, self.group)
+            layer = ParallelLinear(part.path, n, k, spec.style, method, group)
         rename = {spec.weight: "weight"} if scheme is None else {}
         tensors = {rename.get(suffix, suffix): tensor for suffix, tensor in part.tensors.items()}
         if spec.style == "vocab":
@@ -213,7 +240,7 @@ class Builder:
         if cut:
             held = share(parts_of(spec)[0], part.at.size, part.at.rank, self.plan.view.padding)
             rows = (held.start, held.stop)
-        group = self.group if cut else Group()
+        group = self.group if cut else ALONE
         layer = VocabParallelEmbedding(old, rows, spec.k, self.dtype_of(part.target), part.param.scheme, group)
         tensors = {suffix: self._padded(part, tensor) for suffix, tensor in part.tensors.items()}
         layer.create_weights(tensors, self.allocate)
@@ -274,7 +301,10 @@ class Builder:
             table = self.tables.get(spec.alias_of or "")
             known = self.folder.get(spec.module, spec)
             target = self.names.parameter(known.tensor(known.module))
-            if table is None or target is None:
+            if target is None:
+                continue
+            if table is None:
+                self._share_whole(spec, target)
                 continue
             rows = next(iter(table.stored.values())).shape[0]
             method: LinearMethod
@@ -289,9 +319,16 @@ class Builder:
                 head.add("bias", bias)
             self.replace(target.rpartition(".")[0], head)
 
+    def _share_whole(self, spec: ParamSpec, target: str) -> None:
+        """A head tied to a table that every rank holds whole, which the class's own module keeps."""
+        source = self.names.parameter(f"{spec.alias_of}.weight")
+        if source in self.assigned:
+            holder, last = parent_of(self.model, target)
+            holder.register_parameter(last, self.model.get_parameter(str(source)))
+
     def _rest(self) -> None:
         """Buffers get the values that the class computes; a parameter that nothing fills is named."""
-        left = [name for name, param in self.model.named_parameters() if param.is_meta]
+        left = [name for name, param in self.model.named_parameters() if param.is_meta and name not in self.absent]
         if left:
             from mlload.loader.filling import shown
 
@@ -308,12 +345,15 @@ class Builder:
                 if buffer is not None and buffer.is_meta:
                     module._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype, device=self.device)
                     computed.append(path)
-        # A model may compute what its layers hold (Falcon-H1), so those around them are asked too.
-        around = {path[:at] for path in computed for at, letter in enumerate(path + ".") if letter == "."}
-        for path in sorted({"", *around} if computed else ()):
-            module = self.model.get_submodule(path)
-            if path in computed or hasattr(module, "_init_weights"):
-                self.model._init_weights(module)
+        # Each model inside computes by its own rules, and one may compute what its layers hold (Falcon-H1): so the
+        # modules themselves are handed to the models around them, and these models to themselves.
+        asked: dict[str, set[str]] = {}
+        for path in computed:
+            inner = next(one for one in _around(path) if hasattr(self.model.get_submodule(one), "_init_weights"))
+            asked.setdefault(inner, set()).update((path, inner))
+        for inner, paths in asked.items():
+            for path in sorted(paths):
+                self.model.get_submodule(inner)._init_weights(self.model.get_submodule(path))
 
     # Small things
 
@@ -352,6 +392,14 @@ class Builder:
             self.built.uncounted.add(name)
         if spec.transforms and suffix != "bias":
             self.built.transforms[name] = spec.transforms
+
+
+def _around(path: str) -> Iterator[str]:
+    """ "a.b" -> "a.b", "a", ""."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
 
 
 def _expanded(module: str, layer: int | None, expert: int | None) -> str:

@@ -24,10 +24,11 @@ def divide_attention(builder: Builder, parts: list[Part]) -> None:
     found: dict[str, dict[str, tuple[int, int, int]]] = {}
     first: dict[str, int] = {}
     for part in parts:
-        if part.param.spec.component != "attention" or part.param.spec.style != "column":
+        spec = part.param.spec
+        if spec.component != "attention" or spec.style != "column" or part.at.size == 1:
             continue
         module = part.target.rpartition(".")[0].rpartition(".")[0]
-        for piece in part.param.spec.parts:
+        for piece in spec.parts:
             if piece.unit > 1:
                 held = share(piece, part.at.size, part.at.rank)
                 here = held.allocated

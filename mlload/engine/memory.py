@@ -13,11 +13,11 @@ EVERY_SECONDS = 0.01
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the distinct storages behind tensors; shared ones (tied tables) once."""
+    """Bytes of the distinct storages behind tensors; shared ones (tied tables) once, those that are not there never."""
     seen: dict[int, int] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()
-        if storage.nbytes():
+        if storage.nbytes() and not tensor.is_meta:
             seen[storage.data_ptr()] = storage.nbytes()
     return sum(seen.values())
 

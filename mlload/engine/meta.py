@@ -12,12 +12,14 @@ from mlload.plan.plan import Plan
 
 
 def meta_model(plan: Plan, dtype: torch.dtype) -> Any:
-    """The class of a plan's model."""
-    return class_of(plan.model, dtype)
+    """The class of a plan's model, towers included where it has some."""
+    towers = any(param.spec.mesh == "tower" for param in plan.model.params)
+    return class_of(plan.model, dtype, composite=towers)
 
 
-def class_of(model: Model, dtype: torch.dtype, hint: str | None = None) -> Any:
-    """The class on the meta device. Raises MlloadError, with `hint`, where transformers has none for this config."""
+def class_of(model: Model, dtype: torch.dtype, hint: str | None = None, *, composite: bool = False) -> Any:
+    """The class on the meta device: the causal language model of the config, or (composite) the class that has its
+    towers too. Raises MlloadError, with `hint`, where transformers has none for this config."""
     import transformers
     from huggingface_hub.errors import StrictDataclassError
 
@@ -27,6 +29,8 @@ def class_of(model: Model, dtype: torch.dtype, hint: str | None = None) -> Any:
     build: Any = transformers.AutoModelForCausalLM.from_config
     try:
         config = transformers.AutoConfig.for_model(model_type, **raw)
+        if composite:
+            build = _composite(config)
         config._experts_implementation = "eager"
         with torch.device("meta"):
             made = build(config, dtype=dtype, attn_implementation="sdpa")
@@ -43,6 +47,21 @@ def class_of(model: Model, dtype: torch.dtype, hint: str | None = None) -> Any:
                 exit_code=3,
             ) from error
     return made.eval()
+
+
+def _composite(config: Any) -> Any:
+    """How the class with towers is made: by what the class is for, in the order of transformers' own tables."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    for table, auto in (
+        ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING", transformers.AutoModelForImageTextToText),
+        ("MODEL_FOR_MULTIMODAL_LM_MAPPING", getattr(transformers, "AutoModelForMultimodalLM", None)),
+        ("MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING", transformers.AutoModelForSpeechSeq2Seq),
+    ):
+        if auto is not None and type(config) in getattr(modeling_auto, table, {}):
+            return auto.from_config
+    return transformers.AutoModelForCausalLM.from_config
 
 
 def _decoded(value: Any) -> Any:

@@ -19,6 +19,7 @@ from mlload.engine.build import Builder
 from mlload.engine.cache import Scales, new_cache
 from mlload.engine.memory import storage_bytes
 from mlload.engine.parts import Built
+from mlload.engine.towers import LAZY, WITH, has_towers, towers_only, without_towers
 from mlload.engine.transforms import transform
 from mlload.loader import Loaded, get_model_loader
 from mlload.loader.auto import load_format_of
@@ -36,14 +37,21 @@ KV_STORES = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 
 @dataclass
 class NativeEngine:
-    """plan, rank, group, device: where it runs. Steps in order: `build`, `load`, `repack`, then `prefill`, `decode`."""
+    """plan, rank, group, device: where it runs. Steps in order: `build`, `load`, `repack`, then `prefill`, `decode`.
+
+    towers: "load" them with the language model, "skip" them, or "lazy": load them when one is first called. `plan` is
+    that of what is there."""
 
     plan: Plan
     rank: int = 0
     group: Group = ALONE
     device: torch.device = CPU
+    towers: str = WITH
 
     def __post_init__(self) -> None:
+        self.whole = self.plan
+        if self.towers != WITH and has_towers(self.plan):
+            self.plan = without_towers(self.plan)
         self.dtype = DTYPES[self.plan.dtype]
         self.built: Built | None = None
         self.loaded: Loaded | None = None
@@ -56,7 +64,10 @@ class NativeEngine:
     def build(self) -> None:
         """The class with our layers, allocated and empty. Raises MlloadError for what the engine cannot run."""
         refuse(self.plan)
-        self.built = Builder(self.plan, self.rank, self.device, self.dtype, self.group).build()
+        self._builder = Builder(self.plan, self.rank, self.device, self.dtype, self.group)
+        if self.towers == LAZY:
+            self._builder.wake = self.load_towers
+        self.built = self._builder.build()
         # The name of the argument changed between the versions of transformers that are supported.
         taken = inspect.signature(type(self.model).forward).parameters
         self._cache_name = "past_key_values" if "past_key_values" in taken else "cache"
@@ -64,26 +75,35 @@ class NativeEngine:
     def load(self, load_format: str = "auto", tick: Callable[[int], None] | None = None) -> Loaded:
         """Fill every parameter exactly once."""
         assert self.built is not None, "build comes first"
-        loader = get_model_loader(load_format)
-        self.loaded = loader.load(self.plan, self.rank, self.built.destinations, tick)
-        if loader.reads_weights:
-            for name, steps in self.built.transforms.items():
-                view = self.built.destinations[name].view()
-                view.copy_(transform(view, steps))
+        self._load_format = load_format
+        self.loaded = self._fill(self.plan, self.built, tick)
         return self.loaded
+
+    def _fill(self, plan: Plan, built: Built, tick: Callable[[int], None] | None = None) -> Loaded:
+        loader = get_model_loader(self._load_format)
+        loaded = loader.load(plan, self.rank, built.destinations, tick)
+        if loader.reads_weights:
+            for name, steps in built.transforms.items():
+                view = built.destinations[name].view()
+                view.copy_(transform(view, steps))
+        return loaded
+
+    def load_towers(self) -> Loaded | None:
+        """Build, load and repack the towers that were left for later; None where there are none, or they are there."""
+        if self.plan is self.whole or self.built is None:
+            return None
+        plan = towers_only(self.whole)
+        built = self._builder.build_towers(plan)
+        loaded = self._fill(plan, built)
+        _repack(built)
+        self.plan = self.whole
+        self.built.add(built)
+        return loaded
 
     def repack(self) -> None:
         """Each quantized layer into the form that its kernel reads; a format that does not match its files fails."""
         assert self.built is not None, "build comes first"
-        for layer in self.built.replaced.values():
-            if isinstance(layer, ParallelLinear | QuantizedExperts):
-                try:
-                    layer.process_weights_after_loading()
-                except (ValueError, IndexError, KeyError, RuntimeError, AssertionError) as error:
-                    path = getattr(layer, "path", "experts")
-                    raise MlloadError(
-                        f"{path} cannot be repacked, its tensors are not what its format says: {error}", exit_code=1
-                    ) from error
+        _repack(self.built)
 
     def start(self, load_format: str = "auto") -> NativeEngine:
         """Build, load and repack."""
@@ -180,6 +200,18 @@ class NativeEngine:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
+
+
+def _repack(built: Built) -> None:
+    for layer in built.replaced.values():
+        if isinstance(layer, ParallelLinear | QuantizedExperts):
+            try:
+                layer.process_weights_after_loading()
+            except (ValueError, IndexError, KeyError, RuntimeError, AssertionError) as error:
+                path = getattr(layer, "path", "experts")
+                raise MlloadError(
+                    f"{path} cannot be repacked, its tensors are not what its format says: {error}", exit_code=1
+                ) from error
 
 
 def refuse(plan: Plan) -> None:

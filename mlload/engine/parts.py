@@ -34,6 +34,15 @@ class Built:
     uncounted: set[str] = field(default_factory=set)
     texts: int = 0
 
+    def add(self, other: Built) -> None:
+        """What was built later, of the same model."""
+        self.destinations.update(other.destinations)
+        self.replaced.update(other.replaced)
+        self.transforms.update(other.transforms)
+        self.beside.update(other.beside)
+        self.uncounted |= other.uncounted
+        self.texts += other.texts
+
 
 @dataclass
 class Part:

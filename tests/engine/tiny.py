@@ -15,14 +15,14 @@ from mlload.plan.model import read_model
 from mlload.plan.plan import Plan, make_plan
 
 
-def save(folder: Path, config: dict[str, Any], seed: int = 0) -> Any:
+def save(folder: Path, config: dict[str, Any], seed: int = 0, auto: str = "AutoModelForCausalLM") -> Any:
     """A model of the config with random weights of a size that makes logits differ, saved to the folder."""
     import transformers
 
     fields = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
     parsed = transformers.AutoConfig.for_model(config["model_type"], **fields)
     torch.manual_seed(seed)
-    build: Any = transformers.AutoModelForCausalLM.from_config
+    build: Any = getattr(transformers, auto).from_config
     made: Any = build(parsed, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
