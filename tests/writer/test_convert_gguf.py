@@ -53,19 +53,22 @@ FAMILIES: dict[str, tuple[str, dict[str, str]]] = {
     "gemma3_text": ("gemma3", COMMON | FOUR | QK_NORM),
     "phi3": ("phi3", FUSED),
 }
-SHAPES = {
-    "q_proj": (HEADS * HEAD, HIDDEN),
-    "k_proj": (KV * HEAD, HIDDEN),
-    "v_proj": (KV * HEAD, HIDDEN),
-    "qkv_proj": ((HEADS + 2 * KV) * HEAD, HIDDEN),
-    "o_proj": (HIDDEN, HEADS * HEAD),
-    "gate_proj": (WIDE, HIDDEN),
-    "up_proj": (WIDE, HIDDEN),
-    "gate_up_proj": (2 * WIDE, HIDDEN),
-    "down_proj": (HIDDEN, WIDE),
-    "q_norm": (HEAD,),
-    "k_norm": (HEAD,),
-}
+
+
+def shapes() -> dict[str, tuple[int, ...]]:
+    return {
+        "q_proj": (HEADS * HEAD, HIDDEN),
+        "k_proj": (KV * HEAD, HIDDEN),
+        "v_proj": (KV * HEAD, HIDDEN),
+        "qkv_proj": ((HEADS + 2 * KV) * HEAD, HIDDEN),
+        "o_proj": (HIDDEN, HEADS * HEAD),
+        "gate_proj": (WIDE, HIDDEN),
+        "up_proj": (WIDE, HIDDEN),
+        "gate_up_proj": (2 * WIDE, HIDDEN),
+        "down_proj": (HIDDEN, WIDE),
+        "q_norm": (HEAD,),
+        "k_norm": (HEAD,),
+    }
 
 
 def paired(weight: Any, heads: int) -> Any:
@@ -112,6 +115,7 @@ def write(path: Path, kind: str, *, tied: bool = False, types: dict[str, str] | 
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
+    writer.add_pad_token_id(0)
     writer.add_chat_template("{{ messages[0].content }}")
     weights: Weights = {}
 
@@ -129,7 +133,7 @@ def write(path: Path, kind: str, *, tied: bool = False, types: dict[str, str] | 
     add("model.embed_tokens.weight", "token_embd.weight", (WORDS, HIDDEN))
     for layer in range(LAYERS):
         for ours, theirs in names.items():
-            shape = SHAPES.get(ours.rpartition(".")[2], (HIDDEN,))
+            shape = shapes().get(ours.rpartition(".")[2], (HIDDEN,))
             add(f"model.layers.{layer}.{ours}.weight", f"blk.{layer}.{theirs}.weight", shape)
             if kind == "qwen2" and ours[-6:] in ("q_proj", "k_proj", "v_proj"):
                 add(f"model.layers.{layer}.{ours}.bias", f"blk.{layer}.{theirs}.bias", shape[:1])
@@ -341,8 +345,14 @@ def test_what_cannot_be_kept(
 @pytest.mark.slow
 @pytest.mark.parametrize("block", ["F32", "Q4_0", "Q8_0"])
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_logits_are_those_of_transformers_own_reading(kind: str, block: str, tmp_path: Path) -> None:
+def test_logits_are_those_of_transformers_own_reading(
+    kind: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same file read by transformers, its blocks as float32; ours plain and, where it can be, kept packed."""
+    if kind == "gemma":
+        pytest.skip("transformers does not read this architecture from GGUF")
+    # Heads of the size that transformers takes where it does not read it from the file.
+    monkeypatch.setattr(f"{__name__}.HEAD", {"qwen3": 128, "gemma2": 256, "gemma3_text": 256}.get(kind, HEAD))
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     path = tmp_path / "model.gguf"
