@@ -39,7 +39,7 @@ def peaks_by_transformers(folder: Path) -> tuple[dict[str, float], dict[tuple[in
         if isinstance(module, torch.nn.Linear):
             module.register_forward_pre_hook(look(name))
     for sample in tokens:
-        cache = DynamicCache()
+        cache: Any = DynamicCache()
         with torch.inference_mode():
             model(input_ids=sample[None], past_key_values=cache, use_cache=True)
         for layer, held in enumerate(cache.layers):
@@ -65,7 +65,7 @@ def test_static_fp8_scales_are_the_largest_activation_over_448(
     if save_as == "fp8":
         assert config["activation_scheme"] == "static"
     else:
-        from compressed_tensors.quantization import QuantizationScheme
+        from compressed_tensors.quantization import QuantizationScheme  # type: ignore[import-untyped]
 
         inputs = QuantizationScheme(**config["config_groups"]["group_0"]).input_activations
         assert (inputs.strategy, inputs.dynamic, inputs.num_bits, inputs.type) == ("tensor", False, 8, "float")
