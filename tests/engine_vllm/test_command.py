@@ -181,7 +181,7 @@ def test_a_limit_of_a_gate(
         (("--engine", "vllm", "--", "vllm", "serve", "other"), "two models are named"),
         (("--engine", "sglang"), "unknown engine 'sglang'"),
         (("--", "--max-model-len", "5"), "what stands after -- is for a real engine"),
-        (("--pp", "2"), "pipelines and expert parallelism are run by a real engine"),
+        (("--pp", "2"), "pipelines are run by a real engine"),
     ],
 )
 def test_wrong_usage(

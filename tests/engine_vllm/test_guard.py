@@ -37,9 +37,20 @@ STARTER = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], stdin=su
 class Tree:
     def __init__(self, folder: Path) -> None:
         self.script, self.told, self.log = folder / "tree.py", folder / "told", folder / "log"
+        self.own = folder / "own"
+        self.own.mkdir()
         self.script.write_text(TREE)
         self.log.touch()
-        self.command = [sys.executable, GUARD, "1", str(self.log), sys.executable, str(self.script), str(self.told)]
+        self.command = [
+            sys.executable,
+            GUARD,
+            "1",
+            str(self.log),
+            str(self.own),
+            sys.executable,
+            str(self.script),
+            str(self.told),
+        ]
 
     def started(self) -> tuple[list[int], Path]:
         for _ in range(400):
@@ -58,11 +69,11 @@ def test_a_starter_that_is_killed_takes_everything_with_it(tmp_path: Path) -> No
     starter.kill()
     starter.wait()
     assert gone(pids)
-    for _ in range(100):
-        if not memory.exists():
+    for _ in range(200):
+        if not memory.exists() and not tree.own.exists():
             break
         time.sleep(0.05)
-    assert not memory.exists()
+    assert not memory.exists() and not tree.own.exists()
 
 
 def test_closing_the_pipe_is_enough(tmp_path: Path) -> None:
@@ -75,7 +86,7 @@ def test_closing_the_pipe_is_enough(tmp_path: Path) -> None:
     process.stdin.close()
     assert process.wait(20) == 128 + signal.SIGTERM
     assert not any(alive(pid) for pid in pids)
-    assert not left.exists()
+    assert not left.exists() and tree.own.exists()
 
 
 def test_a_guard_that_is_told_to_end(tmp_path: Path) -> None:
@@ -94,7 +105,8 @@ def test_the_code_is_the_commands(ending: str, code: int, tmp_path: Path) -> Non
     )
     log = tmp_path / "log"
     process = subprocess.Popen(
-        [sys.executable, GUARD, "1", str(log), sys.executable, "-c", words], stdin=subprocess.PIPE
+        [sys.executable, GUARD, "1", str(log), str(tmp_path / "own"), sys.executable, "-c", words],
+        stdin=subprocess.PIPE,
     )
     assert process.wait(30) == code
     assert log.read_text() == "said\n"

@@ -1,8 +1,9 @@
 """Runs a command and leaves nothing of it behind, however the one who asked for it ends.
 
-    python guard.py GRACE LOG COMMAND...      standard library only, run as a file
+    python guard.py GRACE LOG FOLDER COMMAND...      standard library only, run as a file
 
-The command's output goes to LOG; asked to end, it is given GRACE seconds. Standard input is a pipe that the starter
+The command's output goes to LOG; asked to end, it is given GRACE seconds. FOLDER is the starter's own, which it
+removes itself unless it is killed. Standard input is a pipe that the starter
 holds: when that closes (the starter ends, is killed, or wants an end), the command and all its descendants are ended,
 sessions of their own or not. So an engine of many processes dies with `kill -9` of mlload too. The exit code is the
 command's, 128 + N when signal N ended it.
@@ -16,6 +17,7 @@ import glob
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +34,8 @@ GIVE_UP_SECONDS = 15.0
 TRACKER = b"multiprocessing.resource_tracker"
 
 
-def main(grace: float, log: str, command: list[str]) -> int:
+def main(grace: float, log: str, folder: str, command: list[str]) -> int:
+    starter = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     for number in ENDING:
@@ -53,6 +56,8 @@ def main(grace: float, log: str, command: list[str]) -> int:
     finally:
         _end(child, grace)
         _forget_shared_memory(log)
+        if os.getppid() != starter:
+            shutil.rmtree(folder, ignore_errors=True)
     code = child.poll()
     return 128 - code if code is not None and code < 0 else code or 0
 
@@ -151,4 +156,4 @@ def _words(pid: int) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(float(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]))

@@ -79,7 +79,7 @@ def run(
         command = [found.python, "-u", str(INSIDE / "start.py"), str(question), str(events)]
         try:
             guard = subprocess.Popen(
-                [sys.executable, "-S", str(GUARD), str(GRACE_SECONDS), str(asked.log), *command],
+                [sys.executable, "-S", str(GUARD), str(GRACE_SECONDS), str(asked.log), folder, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
