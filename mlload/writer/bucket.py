@@ -1,4 +1,4 @@
-"""A layout written to a bucket (`s3://...`), file by file in multipart uploads.
+"""A layout written to a bucket (`s3://...`), a few files at once, each in multipart uploads.
 
 A file of a bucket appears whole or not at all. config.json goes last, so that what is not complete does not look
 like a checkpoint; a mark with the request lies there until then, and the same command goes on with the files that
@@ -8,7 +8,8 @@ are missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -24,6 +25,7 @@ from mlload.writer.stream import contents
 MARK = "mlload-progress.json"
 PART = 16 * 1024 * 1024
 PIECE = 8 * 1024 * 1024
+THREADS = 4
 
 
 def write_bucket(
@@ -49,11 +51,13 @@ def write_bucket(
         upload.put(MARK, [json.dumps({"request": request}).encode()])
     bar = Bar(progress, url, sum(file.size for file in layout.files))
     try:
+        missing = []
         for file, pieces in contents(layout, holdings):
-            if there.get(file.name) != file.size:
-                upload.put(file.name, pieces, bar.step)
-            else:
+            if there.get(file.name) == file.size:
                 bar.step(file.size)
+            else:
+                missing.append((file.name, pieces))
+        _at_once(upload, missing, bar.step)
     finally:
         bar.close()
     for name, text in layout.texts.items():
@@ -62,6 +66,30 @@ def write_bucket(
         upload.put(ref.name, content(carry_from, ref))
     fs.rm(f"{root}/{MARK}")
     return resumed
+
+
+def _at_once(upload: _Upload, files: Sequence[tuple[str, Iterator[bytes]]], step: Callable[[int], None]) -> None:
+    """Several files side by side, each in its own order. When one fails, nothing of those under way appears."""
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+    stopped = threading.Event()
+
+    def until(pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            if stopped.is_set():
+                raise MlloadError("stopped")
+            yield piece
+
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="upload") as pool:
+        futures = [pool.submit(upload.put, name, until(pieces), step) for name, pieces in files]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
 
 
 def _sizes(fs: Any, root: str, url: str) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,10 +69,15 @@ def test_an_upload_that_broke_goes_on(source: Path, tmp_path: Path, monkeypatch:
     words = ["shard", str(source), "-o", "s3://models/broken", "--tp", "2"]
     put = module._Upload.put
 
+    first = threading.Event()
+
     def fail(self: module._Upload, name: str, *more: object) -> None:
         if name.startswith("rank-00001"):
+            assert first.wait(30)
             raise KeyboardInterrupt
         put(self, name, *more)  # type: ignore[arg-type]
+        if name.startswith("rank-00000"):
+            first.set()
 
     monkeypatch.setattr(module._Upload, "put", fail)
     assert main(words) == 130
@@ -90,3 +96,50 @@ def test_an_upload_that_broke_goes_on(source: Path, tmp_path: Path, monkeypatch:
     assert "rank-00000/model.safetensors" not in uploaded and uploaded[-1] == "config.json"
     assert main(["shard", "s3://models/broken", "-o", str(tmp_path / "merged"), "--merge"]) == 0
     assert read_folder(tmp_path / "merged") == read_folder(source)
+
+
+def test_files_are_uploaded_side_by_side(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four ranks meet in the middle of their uploads, which one after another they never could."""
+    from mlload.writer import bucket as module
+
+    together = threading.Barrier(4)
+    put = module._Upload.put
+
+    def meet(self: module._Upload, name: str, pieces: Iterator[bytes], *more: object) -> None:
+        if name.startswith("rank-"):
+            together.wait(30)
+        put(self, name, pieces, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module._Upload, "put", meet)
+    assert main(["shard", str(source), "-o", "s3://models/side", "--tp", "4", "--verify"]) == 0
+    monkeypatch.undo()
+
+
+def test_one_that_fails_stops_the_others(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlload.checkpoint.finding import MlloadError
+    from mlload.checkpoint.sources.url import bucket
+    from mlload.writer import bucket as module
+
+    put = module._Upload.put
+    begun, failed = threading.Event(), threading.Event()
+
+    def fail(self: module._Upload, name: str, pieces: Iterator[bytes], *more: object) -> None:
+        if name.startswith("rank-00001"):
+            assert begun.wait(30)
+            failed.set()
+            raise MlloadError("the bucket is full")
+        put(self, name, slowly(pieces) if name.startswith("rank-00000") else pieces, *more)  # type: ignore[arg-type]
+
+    def slowly(pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for number, piece in enumerate(pieces):
+            yield piece
+            if not number:
+                begun.set()
+                assert failed.wait(30)
+                threading.Event().wait(0.5)  # the other thread has raised by then
+
+    monkeypatch.setattr(module._Upload, "put", fail)
+    assert main(["shard", str(source), "-o", "s3://models/full", "--tp", "2"]) != 0
+    fs, root = bucket("s3://models/full")
+    fs.invalidate_cache()
+    assert {path[len(root) + 1 :] for path in fs.find(root)} == {"mlload-progress.json"}
