@@ -133,11 +133,14 @@ def _family_reason(param: BoundParam) -> str | None:
 
 def _engine_path(param: BoundParam, path: str) -> str:
     """The engine's module of one module of the family; experts are one by one."""
+    return path.rpartition(".")[0] if param.spec.engine and param.spec.experts is not None else _engine_set(param, path)
+
+
+def _engine_set(param: BoundParam, path: str) -> str:
+    """The engine's module that has one scheme: for experts, all of a layer."""
     spec = param.spec
     if not spec.engine:
         return path
-    if spec.experts is not None:
-        return path.rpartition(".")[0]
     if spec.layers is None:
         return spec.engine
     head, tail = spec.module.split("{layer}", 1)
@@ -146,18 +149,21 @@ def _engine_path(param: BoundParam, path: str) -> str:
 
 
 def _whole_sets(targets: list[Target], plain: list[Plain]) -> tuple[list[Target], list[Plain]]:
-    """An engine has one scheme for the parts of a fused layer: where one part stays, all do; where schemes differ, the
-    widest is everyone's."""
-    left = {_engine_path(entry.param, entry.path) for entry in plain if entry.reason == "left out by --ignore"}
+    """An engine has one scheme for the parts of a fused layer, and for all experts of a layer: where one part stays,
+    all do; where schemes differ, the widest is everyone's."""
+    left = {_engine_set(entry.param, entry.path) for entry in plain if entry.reason == "left out by --ignore"}
     schemes: dict[str, Scheme] = {}
+    kept: list[Target] = []
+    widened: list[Plain] = []
     for target in targets:
-        known = schemes.get(target.fused)
-        schemes[target.fused] = max(known, target.scheme, key=lambda s: s.bits) if known else target.scheme
-    kept = [t._replace(scheme=schemes[t.fused]) for t in targets if t.fused not in left]
-    widened = [
-        Plain(t.path, f"fused with a layer that is left out ({t.fused})", t.param) for t in targets if t.fused in left
-    ]
-    return kept, widened
+        whole = _engine_set(target.param, target.path)
+        if whole in left:
+            widened.append(Plain(target.path, f"fused with a layer that is left out ({whole})", target.param))
+            continue
+        kept.append(target)
+        known = schemes.get(whole)
+        schemes[whole] = max(known, target.scheme, key=lambda s: s.bits) if known else target.scheme
+    return [t._replace(scheme=schemes[_engine_set(t.param, t.path)]) for t in kept], widened
 
 
 def refuse_misaligned(targets: Targets, tp_sizes: tuple[int, ...]) -> None:
