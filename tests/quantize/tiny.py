@@ -44,7 +44,7 @@ def config(name: str, **fields: Any) -> dict[str, Any]:
 def write(folder: Path, settings: dict[str, Any]) -> Any:
     """The model as transformers saves it, with a tokenizer; gives the model."""
     made = save(folder, settings)
-    words = {
+    words: dict[str, Any] = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
         "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
         "model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(VOCAB)}, "unk_token": "w0"},
