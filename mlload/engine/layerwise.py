@@ -21,7 +21,6 @@ from mlload.plan.model import Model
 
 CACHE_NAMES = ("cache", "past_key_values", "layer_past")  # as transformers calls it, by version and class
 HEAD_ROWS = 16384  # of an output head, widened at a time
-WIDE_TABLE = 64 * 2**20  # elements of a table that is widened to float32 as a whole
 
 
 class Layerwise:
@@ -86,7 +85,7 @@ class Layerwise:
         """Parameters below a path get their values, as float32."""
         for there, disk in self.params.items():
             if there.startswith(prefix):
-                self._set(there, self.read(disk).float())
+                self._set(there, self.read(disk).to(torch.float32, copy=True))
         missing = [n for n, p in self.net.named_parameters() if n.startswith(prefix) and p.is_meta]
         if missing:
             raise MlloadError(f"the checkpoint has nothing for {missing[0]} of transformers' class", exit_code=3)
@@ -119,7 +118,7 @@ class Layerwise:
 
             return forward
 
-        self._outside(head=None)
+        self._outside(samples, head=None)
         try:
             for number, layer in enumerate(self.layers):
                 layer.forward = noted(number)
@@ -185,7 +184,7 @@ class Layerwise:
         def after(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
             return self._given(hidden_states)
 
-        self._outside(head=_Head(self._head_weight()))
+        self._outside(samples, head=_Head(self._head_weight()))
         try:
             for number, layer in enumerate(self.layers):
                 layer.forward = first if number == 0 else after
@@ -222,8 +221,8 @@ class Layerwise:
         bias = self.disk(head, "bias")
         return self.read(name), None if bias is None else self.read(bias).float()
 
-    def _outside(self, head: nn.Module | None) -> None:
-        """Norms, tables; the head is not computed, or by rows."""
+    def _outside(self, samples: Tensor, head: nn.Module | None) -> None:
+        """Norms, tables; of the input table the rows of the samples' tokens. The head is not computed, or by rows."""
         self._kept_head = self.net.get_output_embeddings()
         self.net.set_output_embeddings(head if head is not None else _NoHead())
         table = self.net.get_input_embeddings()
@@ -234,15 +233,26 @@ class Layerwise:
                 continue  # the head, which is apart
             if isinstance(module, _NoHead | _Head):
                 continue
-            values = self.read(self.params[there])
-            self._set(there, values if module is table and values.numel() > WIDE_TABLE else values.float())
-        if table.weight.dtype != torch.float32:
-            own = table.forward
-            table.forward = lambda ids: own(ids).float()
+            if module is table:
+                self._look_up(table, self.read(self.params[there]), samples)
+            else:
+                self._set(there, self.read(self.params[there]).to(torch.float32, copy=True))
+
+    def _look_up(self, table: Any, values: Tensor, samples: Tensor) -> None:
+        """`table` holds float32 [U, H] for the U tokens that occur, and finds them by the tokens' ids."""
+        used = torch.unique(samples)
+        place = torch.zeros(len(values), dtype=torch.long)
+        place[used] = torch.arange(len(used))
+        self._kept_table = (table._parameters["weight"], table.padding_idx)
+        table._parameters["weight"] = nn.Parameter(values[used].float(), requires_grad=False)
+        table.padding_idx = None  # may lie beyond the rows that there are
+        own = table.forward
+        table.forward = lambda ids: own(place[ids])
 
     def _outside_away(self) -> None:
         table = self.net.get_input_embeddings()
         table.__dict__.pop("forward", None)
+        table._parameters["weight"], table.padding_idx = self._kept_table
         self.net.set_output_embeddings(self._kept_head)
         for there in self.outside():
             self.empty(there)
@@ -251,7 +261,7 @@ class Layerwise:
         holder, _, last = there.rpartition(".")
         module = self.net.get_submodule(holder)
         shape = module.get_parameter(last).shape if last in module._parameters else module.get_buffer(last).shape
-        values = values.reshape(shape).clone()
+        values = values.reshape(shape)
         if last in module._parameters:
             module._parameters[last] = nn.Parameter(values, requires_grad=False)
         else:

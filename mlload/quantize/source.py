@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import torch
@@ -12,9 +13,12 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.tensor import TensorRef
 from mlload.loader.dtypes import torch_dtype
 
+MAPPED = 4 * 2**20  # bytes from which on a tensor is mapped
+
 
 class SourceTensors:
-    """Reads whole tensors; local files are mapped, so that what is not touched costs nothing."""
+    """Reads whole tensors. Large ones of local files are mapped: what is not touched is not read, and no memory of the
+    process holds what is."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
@@ -35,7 +39,28 @@ class SourceTensors:
             return torch.empty(ref.shape, dtype=dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # bytes are not writable, and nobody writes
+            mapped = self._mapped(ref)
+            if mapped is not None:
+                return torch.frombuffer(mapped, dtype=dtype).reshape(ref.shape)
             return torch.frombuffer(self.raw(ref), dtype=dtype).reshape(ref.shape)
+
+    def _mapped(self, ref: TensorRef) -> memoryview | None:
+        path = getattr(self.checkpoint.source, "path", None)
+        # Words of memory cannot begin where the file has them at an odd place.
+        if path is None or ref.nbytes < MAPPED or ref.offset % 8:
+            return None
+        import mmap
+
+        begin = ref.offset - ref.offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            with open(path(self._files[ref.file]), "rb") as handle:
+                if os.fstat(handle.fileno()).st_size < ref.offset + ref.nbytes:
+                    return None  # it has changed: reading tells
+                length = ref.offset + ref.nbytes - begin
+                whole = mmap.mmap(handle.fileno(), length, offset=begin, access=mmap.ACCESS_READ)
+        except OSError:
+            return None
+        return memoryview(whole)[ref.offset - begin :]
 
     def finite(self, name: str) -> Tensor:
         """The same. Raises MlloadError where it holds NaN or infinity."""
