@@ -52,6 +52,7 @@ def test_without_one_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("echo null", "has no vLLM"),
         ("echo broken >&2; exit 1", "could not be asked for vLLM: broken"),
+        ('echo "cannot access $2" >&2; exit 2', "could not be asked for vLLM, as it is no python"),
         ("echo not json", "is no python that runs"),
         ("true", "is no python that runs"),
     ],

@@ -81,7 +81,8 @@ def _asked(python: str, shown: str) -> Environment:
         raise MlloadError(f"{shown} did not say within {SECONDS:g} s whether vLLM is there") from error
     if found is ...:
         said = answer.stderr.strip().splitlines()
-        raise MlloadError(f"{shown} could not be asked for vLLM" + (f": {said[-1]}" if said else ""))
+        why = f": {said[-1][:200]}" if said and "importlib" not in said[-1] else ", as it is no python"
+        raise MlloadError(f"{shown} could not be asked for vLLM{why}")
     if found is None:
         raise MlloadError(
             f"{shown} has no vLLM", hint=f"{python} -m pip install vllm, or name another python", exit_code=3
