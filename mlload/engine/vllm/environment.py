@@ -81,7 +81,9 @@ def _asked(python: str, shown: str) -> Environment:
         raise MlloadError(f"{shown} did not say within {SECONDS:g} s whether vLLM is there") from error
     if found is ...:
         said = answer.stderr.strip().splitlines()
-        why = f": {said[-1][:200]}" if said and "importlib" not in said[-1] else ", as it is no python"
+        # What is no python complains of the question, and quotes it.
+        quoted = "find_spec" in answer.stderr and "packages_distributions" in answer.stderr
+        why = ", as it is no python" if quoted else f": {said[-1][:200]}" if said else ""
         raise MlloadError(f"{shown} could not be asked for vLLM{why}")
     if found is None:
         raise MlloadError(
