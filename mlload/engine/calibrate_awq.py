@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mlload.engine.calibrate_inputs import Input
 from mlload.plan.cutting import parts_of
+from mlload.plan.params import Part
 from mlload.quant.algorithms import awq
 from mlload.quantize.targets import Target
 from mlload.quantize.weights import TORCH, scale_dtype
@@ -178,31 +179,49 @@ def _layer_of(target: Target) -> str:
 
 
 def _rows(layer: Layer, producer: Any, target: Target) -> tuple[slice | None, Tensor | None]:
-    """The producer's outputs that are this input, and, where heads are repeated, which channel comes from which."""
+    """The producer's outputs that are this input, and, where they are not these in their order, which channel of the
+    input comes from which."""
     n = producer.weight.shape[0]
     made = layer.targets.get(producer)
-    rows = slice(0, n)
-    if made is not None:
-        parts, at = parts_of(made.param.spec), 0
-        if len(parts) > 1:
-            if made.param.spec.groups != 1:
-                return None, None
-            for part in parts:
-                if part.role in ("v", "up"):
-                    rows = slice(at, at + part.length)
-                at += part.length
-        part = next((p for p in parts if p.role in ("v", "up")), parts[0])
-        length = rows.stop - rows.start
-        if length != target.k:
-            if part.role != "v" or target.k % length:
-                return None, None
-            # Channel (head, d) of the input comes from row (head // repeats, d).
-            repeats, width = target.k // length, part.unit
-            channel = torch.arange(target.k)
-            return rows, (channel // width // repeats) * width + channel % width
-    elif n != target.k:
+    if made is None:
+        return (slice(0, n), None) if n == target.k else (None, None)
+    spec = made.param.spec
+    parts, groups = parts_of(spec), spec.groups
+    number = next((i for i, part in enumerate(parts) if part.role in ("v", "up")), 0)
+    part, before = parts[number], sum(part.length for part in parts[:number])
+    if part.role == "kv":
+        values = _values_of_latent(part, target.k)
+        return (None, None) if values is None else (slice(0, n), values)
+    first = slice(before, before + part.length)
+    channel = None if part.length == target.k else _repeated(part, target.k)
+    if part.length != target.k and channel is None:
         return None, None
-    return rows, None
+    if groups == 1:
+        return first, channel
+    # Each group holds a share of every part in turn.
+    row = torch.arange(part.length)
+    share = part.length // groups
+    row = row // share * (n // groups) + before // groups + row % share
+    return slice(0, n), row if channel is None else row[channel]
+
+
+def _repeated(part: Part, k: int) -> Tensor | None:
+    """Channel (head, d) of the input comes from row (head // repeats, d) of v."""
+    if part.role != "v" or k % part.length:
+        return None
+    repeats, width = k // part.length, part.unit
+    channel = torch.arange(k)
+    return (channel // width // repeats) * width + channel % width
+
+
+def _values_of_latent(part: Part, k: int) -> Tensor | None:
+    """Of latent attention each head holds its key, then its value."""
+    heads = part.length // part.unit
+    if k % heads or k // heads >= part.unit:
+        return None
+    width = k // heads
+    channel = torch.arange(k)
+    return channel // width * part.unit + part.unit - width + channel % width
 
 
 def best_scale(members: list[Any], seen: Input, target: Target, shared: Tensor | None) -> Tensor | None:
