@@ -36,9 +36,11 @@ def static_float8(x: Tensor, scale: Tensor) -> Tensor:
 
 
 def mxfp4(x: Tensor) -> Tensor:
-    """Scales 2^e per 32 channels, e = floor(log2(amax)) - 2 (OCP Microscaling v1.0, 6.3); beyond 6 saturates."""
+    """Scales 2^e per 32 channels, e = floor(log2(amax)) - 2 (OCP Microscaling v1.0, 6.3), and one more where amax has
+    1.75 or more before its power of two: it is then nearer to 4 times the next scale than to 6 times this one."""
     groups = x.reshape(*x.shape[:-1], -1, float4.MX_GROUP)
-    exponent = torch.floor(torch.log2(groups.abs().amax(-1, keepdim=True).clamp(min=2.0**-100))) - 2
+    largest = groups.abs().amax(-1, keepdim=True).clamp(min=2.0**-100)
+    exponent = torch.floor(torch.log2(largest / 1.75 * 2)) - 2
     scale = torch.exp2(exponent)
     return (float4.decode(float4.encode(groups / scale)) * scale).reshape(x.shape)
 
