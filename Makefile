@@ -19,7 +19,7 @@ help:
 	@echo "make demo    install mlload into $(VENV) and try it on a small checkpoint that it writes"
 	@echo "make test    install what the tests need into $(VENV) and run the fast tests"
 	@echo "make slow    the tests that take longer (real models, servers, whole skeletons)"
-	@echo "make acceptance  a real vLLM on this CPU and mlload asked about the same damaged folders"
+	@echo "make acceptance  a real vLLM on this CPU and mlload asked about the same damaged folders, and cut and merged ones served"
 	@echo "make fuzz    100,000 damaged inputs for every reader (COUNT=... for another number)"
 	@echo "make kill    kill -9 of mlload shard at random moments (KILLS=50)"
 	@echo "make bench   cold start as ratios, kept in benchmarks/results"
