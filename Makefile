@@ -59,6 +59,8 @@ acceptance: $(VENV)/.test
 	$(BIN)/python -m tests.acceptance
 	$(BIN)/python -m tests.acceptance.quantized
 	MLLOAD_ACCEPTANCE=all $(BIN)/python -m pytest tests/engine_vllm -m vllm $(ARGS)
+	MLLOAD_ACCEPTANCE=all $(BIN)/python -m pytest -q -m vllm tests/writer/test_sharded_state.py
+	$(BIN)/python -m tools.vllm_state
 
 fuzz: $(VENV)/.test
 	$(BIN)/python -m tests.fuzz --count $(COUNT)
