@@ -5,6 +5,7 @@ The cache holds value / scale as e4m3, so that a scale is the largest magnitude 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from mlload.checkpoint.finding import MlloadError
 from mlload.plan.model import Model
 from mlload.quant.algorithms import float8
+from mlload.quantize.source import SourceTensors
 from mlload.writer.layout import OutputTensor
 
 NAME = "self_attn"  # below which engines look for the scales
@@ -51,8 +53,6 @@ class CachePeaks:
     Attention hands its keys after their rotation, as an engine's cache holds them.
     """
 
-    is_compileable = False
-
     def __init__(self) -> None:
         self.largest: dict[tuple[int, str], float] = {}
 
@@ -78,4 +78,18 @@ def kv_scales(peaks: CachePeaks, layer: int, path: str) -> Mapping[str, Tensor]:
             )
         scale = peaks.largest[layer, which] / float8.LARGEST
         found[f"{path}.{which}_scale"] = torch.tensor([scale]).clamp(min=float8.TINY)
+    return found
+
+
+STORED = ("input_scale", "input_global_scale", "k_scale", "v_scale")  # of what layers see and cache
+
+
+def unusable_scales(tensors: SourceTensors) -> list[str]:
+    """A sentence for each stored scale of activations or of the cache that is no positive number."""
+    found = []
+    for name in tensors.checkpoint.tensors:
+        if name.rpartition(".")[2] in STORED:
+            value = float(tensors.tensor(name).float().reshape(-1)[0])
+            if not 0 < value < math.inf:
+                found.append(f"{name} is {value}: nothing can be scaled by it")
     return found
