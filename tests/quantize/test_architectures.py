@@ -59,7 +59,6 @@ KINDS = {
     "bloom": "alibi",
     "glm4": "fused gate_up, norms around",
     "mixtral": "experts",
-    "phimoe": "experts under LayerNorm",
     "qwen2_moe": "experts and a gated shared one",
     "qwen3_moe": "experts, normed heads",
     "glm4_moe": "experts chosen by sigmoid, a dense layer first",
