@@ -69,12 +69,12 @@ class Places:
         self._lookup = Names(net)
         by_weight = {target.weight: target for target in targets.targets}
         self.by_weight: dict[str, Place] = {}
+        modules = dict(net.named_modules())
         for name, target in by_weight.items():
-            there = self._lookup.parameter(name)
-            path = (there or "").removesuffix(".weight")
-            if there is None or not isinstance(net.get_submodule(path), nn.Linear):
+            path = (self._lookup.parameter(name) or "").removesuffix(".weight")
+            if not isinstance(modules.get(path), nn.Linear):
                 raise BackendFailed(
-                    f"AutoAWQ cannot quantize {target.path}: the class that it loads has no linear layer for it",
+                    f"AutoAWQ cannot quantize {target.path}: transformers' class has no linear layer of its own for it",
                     hint=INSTEAD,
                     exit_code=3,
                 )
@@ -240,8 +240,9 @@ def _put_plain(checkpoint: Checkpoint, source: SourceTensors, name: str, now: Te
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without its bars and its farewell, and without transformers' own: progress is shown by the caller."""
-    from transformers.utils import logging
+    import transformers
 
+    logging: Any = transformers.utils.logging
     # Recorded and dropped: the package puts filters of its own in front.
     with warnings.catch_warnings(record=True):
         quantizer, _ = _package()
