@@ -17,6 +17,7 @@ from mlload.checkpoint.json_text import quote
 from mlload.checkpoint.sources.base import Range, Source, SourceFile
 from mlload.checkpoint.stray import stray_findings
 from mlload.checkpoint.tensor import TensorRef
+from mlload.checkpoint.tensorizer import MARKER
 from mlload.checkpoint.weight_files import Choice, numbering, rank_of
 
 COMPARED = 8  # duplicate tensors whose bytes are compared, small ones, on a disk only
@@ -77,8 +78,8 @@ def _merge(
     for refs in by_file.values():
         total += len(refs)
         tensors.update(zip(map(itemgetter(0), refs), refs, strict=True))
-    if len(tensors) == total:
-        return
+    if len(tensors) == total or MARKER in tensors:
+        return  # ranks of a tensorizer folder hold a share each under the same names
     copies: dict[str, list[TensorRef]] = {}
     for refs in by_file.values():
         for ref in refs:

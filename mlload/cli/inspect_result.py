@@ -91,7 +91,8 @@ def run(
 ) -> InspectResult:
     """Describe one checkpoint. `tp` None means the usual sizes, planned in detail for tp 1; `tensors` is a
     glob over tensor names, None for no listing."""
-    model, unplanned = _model(checkpoint, assume_quant)
+    told = _whole(checkpoint)
+    model, unplanned = _model(told, assume_quant)
     plan: Plan | None = None
     sizes: list[Size] = []
     if model is not None:
@@ -100,7 +101,7 @@ def run(
         plans = {size: make_plan(model, profile, Mesh(tp=size, pp=pp, ep=ep)) for size in shown}
         plan = plans[asked[0]]
         sizes = [size_of(plans[size]) for size in shown]
-    found = (*checkpoint.problems, *(model.findings if model is not None else ()))
+    found = (*told.problems, *(model.findings if model is not None else ()))
     return InspectResult(
         checkpoint=checkpoint,
         model=model,
@@ -108,12 +109,22 @@ def run(
         profile=profile,
         quantization=quantization_of(model) if model is not None else None,
         files=files_of(checkpoint),
-        shares=shares_of(checkpoint, model),
+        shares=shares_of(told, model),
         plan=plan,
         sizes=tuple(sizes),
         problems=tuple(by_severity(list(found))),
-        tensors=None if tensors is None else tuple(rows(checkpoint, model, tensors)),
+        tensors=None if tensors is None else tuple(rows(told, model, tensors)),
     )
+
+
+def _whole(checkpoint: Checkpoint) -> Checkpoint:
+    """Of a folder that was cut per rank, the checkpoint that was cut."""
+    ranks = checkpoint.format in ("sharded_state", "tensorizer")
+    if not ranks and not any(file.name == "manifest.json" for file in checkpoint.files):
+        return checkpoint
+    from mlload.writer.ranks import whole
+
+    return whole(checkpoint)
 
 
 def _model(checkpoint: Checkpoint, assume_quant: str | None) -> tuple[Model | None, str | None]:

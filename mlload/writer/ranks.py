@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.finding import MlloadError
 from mlload.writer.holdings import Holdings
 from mlload.writer.read_state import is_state, read_state
 
@@ -21,3 +22,14 @@ def read_ranks(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings] | None:
 
         return read_rank_files(checkpoint) if of_vllm(checkpoint) else None
     return None
+
+
+def whole(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint that was cut, where it can be told; any other as it is."""
+    if checkpoint.format not in ("sharded_state", "tensorizer") and not is_state(checkpoint):
+        return checkpoint
+    try:
+        found = read_ranks(checkpoint)
+    except MlloadError:
+        return checkpoint
+    return checkpoint if found is None else found[0]

@@ -187,3 +187,18 @@ def test_a_real_vllm_says_the_same(real_model: RealModel, tmp_path: Path) -> Non
     assert main(["shard", str(tmp_path / "ranks"), "-o", str(tmp_path / "merged"), "--merge"]) == 0
     assert main(["shard", str(source), "-o", str(tmp_path / "small"), "--max-shard-size", "60MB"]) == 0
     assert says(tmp_path / "merged", 1, script) == says(tmp_path / "small", 1, script) == expected
+
+
+@pytest.mark.parametrize("layout", ["mlload", "vllm", "tensorizer"])
+def test_inspect_sees_the_checkpoint_that_was_cut(
+    layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_checkpoint(tmp_path / "source", LLAMA)
+    assert main(["shard", str(source), "-o", str(tmp_path / "cut"), "--tp", "2", "--layout", layout]) == 0
+    found = []
+    for folder in (source, tmp_path / "cut"):
+        capsys.readouterr()
+        assert main(["inspect", str(folder), "--format", "json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["architecture"]["parameters"] == found[1]["architecture"]["parameters"]
+    assert found[1]["problems"] == []
