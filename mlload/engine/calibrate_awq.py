@@ -159,9 +159,10 @@ class Fold:
             outputs = torch.ones(self.producer.weight.shape[0])
             outputs[self.rows] = self.exact
             scales[f"out/{layer.targets[self.producer].path}"] = outputs.numpy()
+        full = self.full.clone().numpy()
         for module in self.consumers:
             if module in layer.targets:
-                scales[f"in/{layer.targets[module].path}"] = self.full.clone().numpy()
+                scales[f"in/{layer.targets[module].path}"] = full
             else:
                 module.mlload_scaled = True
 

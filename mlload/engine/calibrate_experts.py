@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +71,7 @@ def quantize_layer(
 
 def _each_expert(layer: Layer, experts: RoutedExperts, state: State, quantize: Quantize, recipe: Recipe) -> None:
     outputs, counts, few = experts.outputs, [], []
+    scale = experts.weight[0].numpy() if bool((experts.weight != 1).any()) else None
     outputs.zero_()
     for number in experts.linears:
         token, share = experts.routed(number)
@@ -83,15 +84,24 @@ def _each_expert(layer: Layer, experts: RoutedExperts, state: State, quantize: Q
             x = torch.cat([own, experts.seen[::every]])
         if not recipe.sequential and len(token):
             outputs.index_add_(0, token, experts.output(expert, own) * share[:, None])
-        _quantize_expert(layer, experts, expert, x, state, quantize, folded=recipe.method == "awq")
+        _quantize_expert(layer, experts, expert, x, scale, state, quantize, folded=recipe.method == "awq")
         if recipe.sequential and len(token):
             outputs.index_add_(0, token, experts.output(expert, own) * share[:, None])
     state.experts[_common_path(experts)] = {"tokens": counts, "borrowed": few}
 
 
 def _quantize_expert(
-    layer: Layer, experts: RoutedExperts, expert: Expert, x: Tensor, state: State, quantize: Quantize, *, folded: bool
+    layer: Layer,
+    experts: RoutedExperts,
+    expert: Expert,
+    x: Tensor,
+    scale: Any,
+    state: State,
+    quantize: Quantize,
+    *,
+    folded: bool,
 ) -> None:
+    """scale: what the columns of gate and up were multiplied by, [H], or None."""
     mine: dict[nn.Module, Target] = {
         linear: layer.by_weight[name] for linear, name in expert.names.items() if name in layer.by_weight
     }
@@ -99,10 +109,8 @@ def _quantize_expert(
     first = Input(list(expert.first))
     first.add(x)
     moment.mirror(first.moment)
-    scale = experts.weight[0]
-    if bool((scale != 1).any()):
-        shared = scale.numpy()
-        state.scales |= {f"in/{mine[linear].path}": shared for linear in expert.first if linear in mine}
+    if scale is not None:
+        state.scales |= {f"in/{mine[linear].path}": scale for linear in expert.first if linear in mine}
     if not folded:
         quantize(first)
     down = Input([expert.down])
@@ -167,8 +175,8 @@ def _fold_down(layer: Layer, experts: RoutedExperts, expert: Expert, seen: Input
         up.weight.data, down.weight.data = own, below
         return
     seen.scaled(scale)
-    state.scales[f"in/{target.path}"] = scale.numpy()
-    state.scales[f"out/{made.path}"] = divisor.numpy()
+    state.scales[f"in/{target.path}"] = into = scale.numpy()
+    state.scales[f"out/{made.path}"] = into if len(divisor) == len(scale) else divisor.numpy()
 
 
 def _wirings(layer: Layer, seen: Input) -> set[str | None]:
