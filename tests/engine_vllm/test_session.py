@@ -74,6 +74,15 @@ def hanging(tmp_path: Path) -> list[int]:
     return [int(word) for word in line.split()[1:]]
 
 
+def test_one_that_is_done_and_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "END_SECONDS", 1.0)
+    began = time.monotonic()
+    outcome = run(HERE, asked(tmp_path, *event(**IMPORTED), *event(**UP), *event(event="done"), "--hang"))
+    assert time.monotonic() - began < 30
+    assert outcome.started and outcome.fault is None and not outcome.timed_out
+    assert gone(hanging(tmp_path))
+
+
 def test_one_that_dies_without_a_word(tmp_path: Path) -> None:
     outcome = run(HERE, asked(tmp_path, *event(**IMPORTED), "--log", READING, "--die", "9"))
     assert outcome.fault is not None

@@ -20,6 +20,7 @@ from mlload.engine.vllm.log import WORDS, Log
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 8.0  # from asking the engine to end to ending it
+END_SECONDS = 30.0  # from the last word of an engine that is done to ending it
 QUIET_SECONDS = 900.0  # without an event and without a word in the log
 GUARD = Path(__file__).with_name("guard.py")
 Say = Callable[[str], None]
@@ -131,6 +132,8 @@ class Follow:
                 outcome.fault = Fault("", f"vLLM was not up after {now - self.began:.0f} s: {self.was_doing}", "")
                 outcome.timed_out = True
                 return
+            if "done" in outcome.events and now - self.heard > END_SECONDS:
+                return  # all is known: it is ended from here
             if now - self.heard > QUIET_SECONDS:
                 message = f"vLLM said nothing for {QUIET_SECONDS:.0f} s: {self.was_doing}"
                 outcome.fault, outcome.timed_out = Fault("", message, ""), True
