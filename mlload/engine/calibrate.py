@@ -19,6 +19,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.engine.calibrate_awq import fold_scales
 from mlload.engine.calibrate_experts import quantize_layer
 from mlload.engine.calibrate_inputs import Input, measured, nothing_seen
+from mlload.engine.calibrate_quality import Dequantized
 from mlload.engine.calibrate_rounding import quantize_rounded, smooth
 from mlload.engine.calibrate_samples import Samples
 from mlload.engine.layerwise import Layerwise
@@ -45,7 +46,8 @@ def write_calibrated(
     torch.manual_seed(calibration.seed)
     checkpoint = model.checkpoint
     source = SourceTensors(checkpoint)
-    runner = Layerwise(model, source.finite, list(checkpoint.tensors))
+    reader = Dequantized(model)  # also where some layers were quantized before: those are copied
+    runner = Layerwise(model, reader.finite, reader.names)
     state = State(os.path.join(sheets.folder.partial, STATE), sheets.folder.done)
     hidden = Samples(sheets.folder.partial, (*calibration.samples.shape, model.config.hidden))
     if state.done and not hidden.whole(state.done):
@@ -67,7 +69,7 @@ def write_calibrated(
                 step(checkpoint.tensors[name].nbytes)
                 copy_tensor(checkpoint, name, sheets)
     for number in range(len(runner.layers)):
-        names = runner.layer_tensors(number)
+        names = [name for name in runner.layer_tensors(number) if name in checkpoint.tensors]
         step(sum(checkpoint.tensors[name].nbytes for name in names))
         if number < state.done:
             continue
@@ -132,13 +134,17 @@ class State:
                 self.done = about["done"]
                 self.outputs, self.notes, self.experts = about["outputs"], about["notes"], about["experts"]
                 self.scales = {k: held[k] for k in held.files if k.startswith(("in/", "out/"))}
+                self.scales |= {key: self.scales[same] for key, same in about["same"].items()}
 
     def save(self, done: int) -> None:
-        about = json.dumps({"done": done, "outputs": self.outputs, "notes": self.notes, "experts": self.experts})
+        # Many linears share one scale: all experts of a layer, and what produces it with what takes it.
+        first: dict[int, str] = {}
+        same = {key: kept for key, scale in self.scales.items() if (kept := first.setdefault(id(scale), key)) != key}
+        about = {"done": done, "outputs": self.outputs, "notes": self.notes, "experts": self.experts, "same": same}
         temporary = self.path + ".new.npz"
         with open(temporary, "wb") as handle:
-            arrays: dict[str, Any] = {"about": np.array(about), **self.scales}
-            np.savez(handle, **arrays)
+            arrays = {key: scale for key, scale in self.scales.items() if key not in same}
+            np.savez(handle, about=np.array(json.dumps(about)), **arrays)
             handle.flush()
             os.fsync(handle.fileno())
         os.replace(temporary, self.path)

@@ -23,7 +23,8 @@ def quality_of(model: Model, output: str, calibration: Any, samples: int) -> dic
     KL is the mean over tokens of sum p log(p / q), p of the source.
     """
     tokens = calibration.held_out[:samples]
-    before = Layerwise(model, SourceTensors(model.checkpoint).tensor, list(model.checkpoint.tensors))
+    original = Dequantized(model)
+    before = Layerwise(model, original.tensor, original.names)
     written = read_model(Checkpoint.open(output))
     reader = Dequantized(written)
     after = Layerwise(model, reader.tensor, reader.names)
@@ -72,6 +73,10 @@ class Dequantized:
                     self.quantized[f"{path}.weight"] = (path, param)
                     standing.update(path + s.suffix for s in param.stored if s.role != "bias")
         self.names = [name for name in model.checkpoint.tensors if name not in standing] + list(self.quantized)
+
+    def finite(self, name: str) -> Tensor:
+        """The same. Raises MlloadError where it holds NaN or infinity."""
+        return self.tensor(name) if name in self.quantized else self.source.finite(name)
 
     def tensor(self, name: str) -> Tensor:
         if name not in self.quantized:

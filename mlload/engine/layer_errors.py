@@ -13,14 +13,14 @@ from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.engine.calibrate_quality import Dequantized
 from mlload.engine.layerwise import Layerwise
 from mlload.plan.model import Model, read_model
-from mlload.quantize.source import SourceTensors
 
 
 @torch.inference_mode()
 def layer_errors(model: Model, output: str, tokens: Tensor) -> dict[str, float]:
     """tokens: int64 [S, L]. A layer's path -> the middle over tokens of ||f'(x) - f(x)|| / ||f(x) - x||: the error as a
     share of what the layer adds. The middle, as a few tokens carry values many times the others'."""
-    before = Layerwise(model, SourceTensors(model.checkpoint).tensor, list(model.checkpoint.tensors))
+    original = Dequantized(model)  # also where some of its layers were quantized before
+    before = Layerwise(model, original.tensor, original.names)
     reader = Dequantized(read_model(Checkpoint.open(output)))
     after = Layerwise(model, reader.tensor, reader.names)
     hidden = before.embed(tokens)

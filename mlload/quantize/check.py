@@ -13,6 +13,8 @@ from mlload.plan.model import read_model
 from mlload.quant.formats import spec as stored_spec
 from mlload.quant.formats.registry import get
 from mlload.quant.formats.tensors import shape as stored_shape
+from mlload.quantize.kv import unusable_scales
+from mlload.quantize.merge import quantized_already
 from mlload.quantize.source import SourceTensors
 from mlload.quantize.startable import asked
 from mlload.quantize.targets import Target, Targets
@@ -63,7 +65,9 @@ def check(
     written = Checkpoint.open(path)
     problems = [f"{p.where}: {p.message}" for p in written.problems if p.severity == "error"]
     model = read_model(written)
-    found = {module: param.scheme for param in model.params for module in param.modules() if param.scheme is not None}
+    original = read_model(source)
+    before_too = quantized_already(original)
+    found = {path: scheme for path, scheme in quantized_already(model).items() if path not in before_too}
     planned = {target.path: target for target in targets.targets}
     for missing in [p for p in planned if p not in found][:5]:
         problems.append(f"{missing} was planned and is not quantized")
@@ -74,9 +78,10 @@ def check(
         if there is not None and (there.bits, there.kind) != (target.scheme.bits, target.scheme.kind):
             problems.append(f"{target.path} reads back as {there.bits} bits {there.kind}")
             break
-    answer = asked(model, read_model(source), tp)
+    answer = asked(model, original, tp)
     problems += answer.sentences()
     before, after = SourceTensors(source), SourceTensors(written)
+    problems += unusable_scales(after)[:5]
     errors = {}
     for target in targets.targets:
         if target.path in found:

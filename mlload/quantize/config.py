@@ -8,7 +8,7 @@ from typing import Any
 
 from mlload.quant.spec import Scheme
 from mlload.quantize.recipe import Recipe
-from mlload.quantize.targets import Plain, Target, Targets
+from mlload.quantize.targets import QUANTIZED, Plain, Target, Targets, layer_module
 
 VERSION = "0.13.0"  # of compressed-tensors, whose fields these are
 
@@ -166,13 +166,17 @@ def _ignored(targets: Targets) -> list[str]:
 
 def _patterns(targets: Targets) -> list[str]:
     """Regexes that match every plain linear inside the layers and no target."""
-    quantized = {id(target.param) for target in targets.targets}
+    quantized = {target.param.spec.module for target in targets.targets}
     found: dict[str, None] = {}
     for entry in targets.plain:
-        if entry.param.spec.op == "embedding":
+        if entry.param.spec.op == "embedding" or entry.reason == QUANTIZED:
             continue
-        whole = id(entry.param) not in quantized
-        template = entry.param.spec.module if whole else entry.path
+        spec = entry.param.spec
+        if spec.module not in quantized:
+            template = spec.module
+        else:
+            # A draft layer is called as the others are, and stays with all its experts.
+            template = layer_module(spec, entry.path) if spec.draft else entry.path
         # Engines put models under other roots ("language_model."): what comes before the layers is free.
         pattern = ".*" + re.escape(template.removeprefix("model.")) + "$"
         found[pattern.replace(r"\{layer\}", r"\d+").replace(r"\{expert\}", r"\d+")] = None
@@ -180,7 +184,7 @@ def _patterns(targets: Targets) -> list[str]:
 
 
 def _plain_paths(plain: tuple[Plain, ...]) -> list[str]:
-    return [entry.path for entry in plain if entry.param.spec.alias_of is None]
+    return [entry.path for entry in plain if entry.param.spec.alias_of is None and entry.reason != QUANTIZED]
 
 
 def new_config(config: dict[str, Any], quantization: dict[str, Any]) -> bytes:

@@ -19,13 +19,14 @@ from mlload.quantize.config import as_bytes, new_config, quantization_config, si
 from mlload.quantize.forecast import forecast, refuse_what_cannot_fit
 from mlload.quantize.kv import kv_tensors
 from mlload.quantize.layout import Output, output_of
+from mlload.quantize.merge import merged_config, quantized_already, refuse_another_family, without_halves
 from mlload.quantize.pad import pad_intermediate, prove_equal
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.report import Result
 from mlload.quantize.source import NotFinite
 from mlload.quantize.startable import STALE, refuse_what_cannot_start
 from mlload.quantize.stream import Sheets, write_data_free, write_rest
-from mlload.quantize.targets import find_targets, refuse_misaligned
+from mlload.quantize.targets import engine_paths, find_targets, refuse_misaligned
 from mlload.writer.carry import carried
 from mlload.writer.folder import RECORD, OutputFolder, refuse_existing
 from mlload.writer.holdings import refuse_foreign
@@ -62,6 +63,8 @@ def run(
 ) -> Result:
     """Raises MlloadError before anything is written where the request cannot be carried out. say: gets the forecast."""
     model = sound_model(checkpoint)
+    already = quantized_already(model)
+    refuse_another_family(model, recipe, already)
     if not options.dry_run:
         refuse_existing(os.path.abspath(options.output))
     sizes = tuple(size for size in options.tp if size > 1)
@@ -72,12 +75,16 @@ def run(
         notes = (f"padded with zeros: {padding.text}{proof}",)
         checkpoint, model = padding.checkpoint, padding.model
     targets = find_targets(model, recipe)
+    if already:
+        targets = without_halves(targets, already, engine_paths(model))
     refuse_misaligned(targets, sizes)
     if recipe.backend == "autoawq":
         from mlload.quantize.backends.autoawq import refuse_unsupported
 
         refuse_unsupported(checkpoint, recipe, padded=padding is not None)
     config = quantization_config(targets, recipe)
+    if already and model.quant is not None:
+        config = merged_config(config, model.quant.config, targets, recipe)
     texts = {name: as_bytes(value) for name, value in side_files(targets, recipe, config).items()}
     texts["config.json"] = new_config(checkpoint.config, config)
     settings = "" if options.calibration is None else options.calibration.identity
@@ -201,12 +208,6 @@ def sound_model(checkpoint: Checkpoint) -> Model:
         raise MlloadError(
             f"{checkpoint.label} is not whole: {first.code} {first.where}: {first.message}{more}",
             hint=f"mlload validate {checkpoint.label}",
-            exit_code=1,
-        )
-    if model.quant is not None and any(param.scheme is not None for param in model.params):
-        raise MlloadError(
-            f"{checkpoint.label} is quantized already ({model.quant.method})",
-            hint="quantize the original weights",
             exit_code=1,
         )
     return model

@@ -9,12 +9,14 @@ from typing import NamedTuple
 from mlload.checkpoint.finding import MlloadError
 from mlload.plan.bound import BoundParam
 from mlload.plan.model import Model
+from mlload.plan.params import ParamSpec
 from mlload.quant.formats import plain_modules
 from mlload.quant.spec import Scheme
 from mlload.quantize.recipe import Recipe
 
 FLOATS = ("BF16", "F16", "F32")
 MLP = ("mlp", "shared_expert", "experts")  # components whose inner width can be padded
+QUANTIZED = "quantized already"
 DRAFT = "a draft layer (multi-token prediction)"
 UNCOUNTED = "of a layer beyond those that the config counts"
 STRANGE = "no weight of the model class"
@@ -121,7 +123,7 @@ def _family_reason(param: BoundParam) -> str | None:
     if not spec.quantized:
         return "the engine has no quantized kernel for it"
     if param.scheme is not None:
-        return "quantized already"
+        return QUANTIZED
     if spec.op == "experts":
         return "experts stacked in one tensor are left as they are"
     if spec.axes != ("N", "K"):
@@ -129,6 +131,12 @@ def _family_reason(param: BoundParam) -> str | None:
     if param.stored[0].dtype not in FLOATS:
         return f"{param.stored[0].dtype} weights"
     return None
+
+
+def engine_paths(model: Model) -> dict[str, str]:
+    """Of every module that is quantized on disk: the engine's module that it becomes part of."""
+    quantized = (param for param in model.params if param.scheme is not None)
+    return {path: _engine_path(param, path) for param in quantized for path in param.modules()}
 
 
 def _engine_path(param: BoundParam, path: str) -> str:
@@ -143,9 +151,17 @@ def _engine_set(param: BoundParam, path: str) -> str:
         return path
     if spec.layers is None:
         return spec.engine
-    head, tail = spec.module.split("{layer}", 1)
-    number = path[len(head) :].split(".", 1)[0] if tail else path[len(head) :]
-    return spec.engine.replace("{layer}", number)
+    return spec.engine.replace("{layer}", _layer_in(spec, path))
+
+
+def layer_module(spec: ParamSpec, path: str) -> str:
+    """The family's module in the layer of one of its paths; an expert's number is left open."""
+    return spec.module.replace("{layer}", _layer_in(spec, path))
+
+
+def _layer_in(spec: ParamSpec, path: str) -> str:
+    head = spec.module.partition("{layer}")[0]
+    return path[len(head) :].partition(".")[0]
 
 
 def _whole_sets(targets: list[Target], plain: list[Plain]) -> tuple[list[Target], list[Plain]]:

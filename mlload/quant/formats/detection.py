@@ -214,6 +214,9 @@ def _completed(scheme: Scheme, declared: Scheme | None) -> Scheme:
     if declared.layout != scheme.layout and not {declared.layout, scheme.layout} <= SAME_WEIGHTS:
         return scheme
     in_tensors = scheme.format == "compressed_tensors"
+    if declared.layout == "pack-quantized" and _per_word(declared) == _per_word(scheme):
+        # 8 bits in groups of 64 have the shapes of 4 in groups of 128: of two groups, this module's is meant.
+        scheme = replace(scheme, bits=declared.bits, group_size=declared.group_size)
     return replace(
         declared,
         bits=scheme.bits,
@@ -228,6 +231,11 @@ def _completed(scheme: Scheme, declared: Scheme | None) -> Scheme:
         activation_bits=scheme.activation_bits or declared.activation_bits,
         options=declared.options or scheme.options,
     )
+
+
+def _per_word(scheme: Scheme) -> int:
+    """Bits of a whole group: what the shapes of packed integers show. Below 0 for rows, where widths tell."""
+    return scheme.bits * (scheme.group_size or -1)
 
 
 def _by_count(seen: list[Seen]) -> tuple[Scheme, ...]:
