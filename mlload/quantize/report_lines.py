@@ -24,10 +24,10 @@ class Spread(NamedTuple):
 
 
 def spreads(result: Result) -> list[Spread]:
-    """Of weights and of outputs, as far as they were measured."""
+    """Of weights, of linears' outputs, and of what whole layers add (on held-out samples), as far as measured."""
     found = []
-    errors = {} if result.check is None else result.check.errors
-    for what, values in (("weights", errors), ("outputs", result.outputs)):
+    weights, layers = ({}, {}) if result.check is None else (result.check.errors, result.check.outputs)
+    for what, values in (("weights", weights), ("outputs", result.outputs), ("layers", layers)):
         ordered = sorted(values.items(), key=lambda item: item[1])
         if ordered:
             path, worst = ordered[-1]
