@@ -52,7 +52,7 @@ def forecast(
     parameters = sum(elements)
     if recipe.backend == "autoawq":
         # The whole model in float32, and a copy of what it packs; 20 ratios, each a pass over the samples. Its clipping
-        # takes seven times as long as the rest. Measured: 1,544 MiB and 421 s where these say 1,570 MiB and 450 s.
+        # takes seven times as long as the rest. Measured: 1,544 MiB and 421 s where these say 1,520 MiB and 460 s.
         every = sum(math.prod(ref.shape) for ref in checkpoint.tensors.values())
         memory = TORCH_BYTES + 2 * 4 * every + 6 * tokens * max(t.k for t in targets.targets) * 4
         seconds = START_SECONDS + tokens * parameters * 42 / 4.0e10 * (7 if recipe.clip else 1)

@@ -147,6 +147,8 @@ def refuse_unsupported(checkpoint: Checkpoint, recipe: Recipe, *, padded: bool =
             hint=INSTEAD,
             exit_code=3,
         )
+    if checkpoint.config.get("quantization_config"):
+        raise MlloadError("AutoAWQ takes no source that is quantized in part", hint=INSTEAD)
     if recipe.kv_cache:
         raise MlloadError("AutoAWQ makes no scales for a KV cache", hint=INSTEAD)
 
