@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,8 +47,8 @@ class Check:
             "problems": list(self.problems),
             "warnings": list(self.warnings),
             "validated_tp": list(self.tp),
-            "relative_error": {path: round(error, 6) for path, error in self.errors.items()},
-            "layer_error": {path: round(error, 6) for path, error in self.outputs.items()},
+            "relative_error": {path: rounded(error) for path, error in self.errors.items()},
+            "layer_error": {path: rounded(error) for path, error in self.outputs.items()},
             **self.extra,
         }
 
@@ -113,6 +114,13 @@ def dequantized(tensors: SourceTensors, target: Target) -> Any:
         if name in tensors.checkpoint.tensors:
             parts[tensor.suffix] = as_array(tensors.tensor(name)).reshape(stored_shape(tensor, target.n, target.k))
     return get(target.scheme.format).dequantize(target.scheme, parts, target.n, target.k)
+
+
+def rounded(error: float | None) -> float | str | None:
+    """For JSON, which has no word for what is no number."""
+    if error is None:
+        return None
+    return round(error, 6) if math.isfinite(error) else str(error)
 
 
 def relative_error(back: Any, weight: Any) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mlload.checkpoint.finding import MlloadError
-from mlload.quantize.check import Check
+from mlload.quantize.check import Check, rounded
 from mlload.quantize.forecast import Forecast
 from mlload.quantize.recipe import Recipe, scheme_json
 from mlload.quantize.report_markdown import markdown
@@ -102,8 +102,8 @@ class Result:
                     "path": row.path,
                     "scheme": scheme_json(target.scheme),
                     "quantized": row.quantized,
-                    "weight_error": _rounded(row.weights),
-                    "output_error": _rounded(row.outputs),
+                    "weight_error": rounded(row.weights),
+                    "output_error": rounded(row.outputs),
                 }
                 for row, target in zip(self.rows(), self.targets.targets, strict=True)
             ],
@@ -129,13 +129,13 @@ class Result:
     def sizes(self) -> str:
         cast = self.forecast
         return (
-            f"{cast.source / MIB:,.0f} MiB become {cast.output / MIB:,.0f} MiB; expected: "
+            f"{_mebibytes(cast.source)} become {_mebibytes(cast.output)}; expected: "
             f"{cast.memory / MIB:,.0f} MiB of memory, about {max(1, round(cast.seconds)):,} s"
         )
 
 
-def _rounded(error: float | None) -> float | None:
-    return None if error is None else round(error, 6)
+def _mebibytes(nbytes: int) -> str:
+    return f"{nbytes / MIB:,.0f} MiB" if nbytes >= 10 * MIB else f"{nbytes / MIB:.2f} MiB"
 
 
 def write_reports(result: Result, path: str) -> tuple[str, str]:

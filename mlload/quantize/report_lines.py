@@ -82,10 +82,6 @@ def judged(result: Result) -> Iterator[str]:
         if result.written:
             yield "not read back (--no-check)"
         return
-    layers = sorted(check.outputs.items(), key=lambda item: -item[1])
-    if layers:
-        middle = layers[len(layers) // 2][1]
-        yield f"error of whole layers' outputs: {middle:.4f} in the middle, {layers[0][1]:.4f} at {layers[0][0]}"
     for line in check.warnings[:WARNINGS]:
         yield f"warning: {line}"
     for line in check.problems[:PROBLEMS]:
