@@ -51,6 +51,8 @@ file_in = click.Path(dir_okay=False, path_type=Path)
 @click.option("--decode", default=128, show_default=True, type=click.IntRange(1), help="Tokens to decode.")
 @click.option("--cold", is_flag=True, help="Drop the files from the page cache before each load.")
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(1, 1000), help="Loads.")
+@click.option("--language-only", is_flag=True, help="Leave vision and audio towers out.")
+@click.option("--lazy-towers", is_flag=True, help="Load vision and audio towers last, as their first use would.")
 @click.option("--weights-only", is_flag=True, help="Load, and generate nothing.")
 @click.option("--max-load-seconds", type=float, help="Exit 1 when loading takes longer.")
 @click.option("--min-decode-tps", type=float, help="Exit 1 when no batch decodes as fast.")
@@ -159,6 +161,7 @@ def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -
             source=source,
             revision=asked["revision"],
             tp=options.one_size(asked["tp"], "--tp"),
+            ep=asked["ep"],
             device=device,
             load_format=load_format,
             dtype=dtype_of(asked["dtype"]),
@@ -169,6 +172,7 @@ def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -
             weights_only=asked["weights_only"],
             cold=asked["cold"],
             repeat=asked["repeat"],
+            towers=towers_of(asked),
             record=asked["record"] is not None,
             perplexity=str(asked["perplexity"].resolve()) if asked["perplexity"] is not None else "",
             windows=asked["windows"][0],
@@ -203,6 +207,12 @@ def check(settings: Settings) -> None:
     from mlload.loader.registry import get_model_loader
 
     get_model_loader(settings.load_format)
+
+
+def towers_of(asked: dict[str, Any]) -> str:
+    if asked["language_only"] and asked["lazy_towers"]:
+        raise MlloadError("--language-only leaves the towers out, and --lazy-towers loads them: take one")
+    return "skip" if asked["language_only"] else "lazy" if asked["lazy_towers"] else "load"
 
 
 def dtype_of(typed: str) -> str:

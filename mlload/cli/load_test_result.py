@@ -29,6 +29,7 @@ def document(source: str, device: str, ranks: list[dict[str, Any]], thresholds: 
         "engine": "native",
         "throughput_of": "harness",
         "tp": len(ranks),
+        "ep": lead.get("ep", False),
         "device": device,
         "load_format": lead["load_format"],
         "dtype": lead["dtype"],
@@ -52,6 +53,8 @@ def document(source: str, device: str, ranks: list[dict[str, Any]], thresholds: 
         "speaks": lead["speaks"],
         "sample": lead["sample"],
     }
+    if "towers" in lead:
+        found["towers"] = lead["towers"]
     if "divergence" in lead:
         found["divergence"] = {**lead["divergence"], "limit": thresholds.max_kl}
     if "perplexity" in lead:
@@ -79,6 +82,14 @@ def failures(found: dict[str, Any], thresholds: Thresholds) -> list[str]:
         if predicted != measured:
             said.append(
                 f"rank {rank['rank']}: {predicted:,} bytes of weights were predicted, {measured:,} are allocated"
+            )
+        towers = rank.get("towers", {})
+        if towers.get("weight_bytes_measured", towers.get("weight_bytes_predicted")) != towers.get(
+            "weight_bytes_predicted"
+        ):
+            said.append(
+                f"rank {rank['rank']}: {towers['weight_bytes_predicted']:,} bytes of towers were predicted, "
+                f"{towers['weight_bytes_measured']:,} are allocated"
             )
     if found["not_run"]:
         said.append(f"{', '.join(found['not_run'])}: unpacked when loaded, which no production kernel does")

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlload.cli.output import Line, Span
 
-STEPS = ("plan", "build", "read", "copy", "repack", "warm_up", "first_token")
+STEPS = ("plan", "build", "read", "copy", "repack", "warm_up", "first_token", "towers")
 
 
 def render(found: dict[str, Any]) -> Iterator[Line]:
@@ -17,7 +17,8 @@ def render(found: dict[str, Any]) -> Iterator[Line]:
 
         yield from render_vllm(found)
         return
-    yield [Span(found["source"], "bold"), f"  {found['load_format']}, tp {found['tp']}, {found['device']}, "
+    ranks = f"tp {found['tp']}{' ep' if found.get('ep') else ''}"
+    yield [Span(found["source"], "bold"), f"  {found['load_format']}, {ranks}, {found['device']}, "
            f"{found['dtype']}, KV cache {found['kv_cache_dtype']}"]  # fmt: skip
     yield ""
     yield Span("Timeline", "bold")
@@ -42,6 +43,9 @@ def render(found: dict[str, Any]) -> Iterator[Line]:
         ]
         if rank["peak_device_bytes"]:
             yield f"       {rank['peak_device_bytes'] / 2**30:.2f} GiB on the device at most"
+    if (towers := found.get("towers")) is not None:
+        what = {"skip": "left out", "lazy": "loaded last"}.get(towers["mode"], "among them")
+        yield f"  towers: {towers['weight_bytes_predicted']:,} bytes a rank, {what}"
     yield ""
     yield Span("Kernels", "bold")
     for (kernel, provider), layers in _kernels(found["kernels"]).items():

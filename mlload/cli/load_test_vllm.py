@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlload.engine.vllm.session import Outcome
 
 LOADING = ("build", "read", "repack")
-NATIVE_ONLY = ("cold", "device", "repeat")
+NATIVE_ONLY = ("cold", "device", "repeat", "language_only", "lazy_towers")
 
 
 def run_vllm(
@@ -48,10 +48,11 @@ def run_vllm(
 
 
 def refuse_native_options(asked: Mapping[str, Any]) -> None:
-    unset = {"cold": False, "device": "auto", "repeat": 1}
+    unset = {"cold": False, "device": "auto", "repeat": 1, "language_only": False, "lazy_towers": False}
     for name in NATIVE_ONLY:
         if asked[name] != unset[name]:
-            raise MlloadError(f"--{name} is of the native engine: vLLM decides that itself")
+            flag = name.replace("_", "-")
+            raise MlloadError(f"--{flag} is of the native engine: vLLM decides that itself")
     if asked["weights_only"] and (asked["record"] or asked["expect"]):
         raise MlloadError("--record and --expect run the model, which --weights-only does not")
 

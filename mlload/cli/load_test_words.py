@@ -108,11 +108,11 @@ class EngineLine:
 
 
 def refuse_for_native(asked: Mapping[str, Any], words: Sequence[str]) -> None:
-    """The native engine takes no words of another one, and cuts along one axis only."""
+    """The native engine takes no words of another one, and has no stages."""
     if words:
         raise MlloadError("what stands after -- is for a real engine", hint="add --engine vllm")
-    if options.one_size(asked["pp"], "--pp") > 1 or asked["ep"]:
-        raise MlloadError("pipelines and expert parallelism are run by a real engine", hint="add --engine vllm")
+    if options.one_size(asked["pp"], "--pp") > 1:
+        raise MlloadError("pipelines are run by a real engine", hint="add --engine vllm")
 
 
 def engine_line(asked: Mapping[str, Any], words: Sequence[str], version: str) -> EngineLine:

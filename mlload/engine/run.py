@@ -24,6 +24,7 @@ from mlload.engine.record import compare, prompts, record
 from mlload.engine.settings import Settings
 from mlload.engine.speak import speak, tokenizer_of
 from mlload.engine.sweep import pace
+from mlload.engine.towers import LAZY, has_towers, without_towers
 from mlload.loader.whole import whole_checkpoint
 from mlload.plan.mesh import Mesh
 from mlload.plan.model import read_model
@@ -60,10 +61,10 @@ def run_rank(
     timeline: dict[str, float] = {}
     started = time.perf_counter()
     plan = planned(settings)
-    predicted = plan.ranks()[group.rank]
     timeline["plan"] = time.perf_counter() - started
     load_format = load_format_of(plan) if settings.load_format == "auto" else settings.load_format
-    engine = NativeEngine(plan, group.rank, group, device or torch.device("cpu"))
+    engine = NativeEngine(plan, group.rank, group, device or torch.device("cpu"), settings.towers)
+    predicted = engine.plan.ranks()[group.rank]
     loads: list[dict[str, float]] = []
 
     def reading(count: int) -> None:
@@ -90,6 +91,7 @@ def run_rank(
     timeline.update(loads[-1])
     result: dict[str, Any] = {
         "rank": group.rank,
+        "ep": settings.ep,
         "weight_bytes_predicted": weights,
         "weight_bytes_measured": measured,
         "resident_bytes": resident_bytes(engine.model),
@@ -114,9 +116,33 @@ def run_rank(
         "sample": None,
     }
     if not settings.weights_only:
+        if getattr(engine.model.config, "is_encoder_decoder", False):
+            raise MlloadError(
+                f"{plan.model.checkpoint.label} answers to sound or to another text, and load-test has neither",
+                hint="--weights-only loads it",
+                exit_code=3,
+            )
         _measure(engine, settings, result, say, expected)
+    if has_towers(plan):
+        result["towers"] = _towers(engine, plan, settings, timeline, say)
     result["peak_device_bytes"] = device_peak(engine.device)
     return result
+
+
+def _towers(
+    engine: NativeEngine, plan: Plan, settings: Settings, timeline: dict[str, float], say: Say
+) -> dict[str, Any]:
+    """What became of vision and audio; the lazy ones are loaded now, as their first use would."""
+    predicted = plan.ranks()[engine.rank].weight_bytes - without_towers(plan).ranks()[engine.rank].weight_bytes
+    found: dict[str, Any] = {"mode": settings.towers, "weight_bytes_predicted": predicted}
+    if settings.towers == LAZY:
+        say("loading the towers")
+        before, held = time.perf_counter(), engine.weight_bytes()
+        loaded = engine.load_towers()
+        timeline["towers"] = time.perf_counter() - before
+        found["weight_bytes_measured"] = engine.weight_bytes() - held
+        found["bytes_read"] = loaded.bytes_read if loaded is not None else 0
+    return found
 
 
 def _measure(

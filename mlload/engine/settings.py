@@ -18,6 +18,7 @@ class Settings:
     weights_only:   build, load and repack, nothing more
     cold:           drop the source's files from the page cache first
     repeat:         loads, of which the last one is kept
+    towers:         of vision and audio: "load", "skip" or "lazy" (last of all)
     record:         keep log-probabilities of the fixed prompts
     perplexity:     text file to measure it on, "" for none; windows of window tokens each
     threads:        of torch on a CPU, 0 for torch's own choice
@@ -37,6 +38,7 @@ class Settings:
     weights_only: bool = False
     cold: bool = False
     repeat: int = 1
+    towers: str = "load"
     record: bool = False
     perplexity: str = ""
     windows: int = 16
