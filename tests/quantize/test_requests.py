@@ -130,6 +130,8 @@ def test_an_override_makes_a_second_group(demo: Path, tmp_path: Path, run: Run) 
     [
         ["--method", "gptq", "--samples", "4", "--seq-len", "32", "--no-check"],
         ["--method", "awq", "--samples", "4", "--seq-len", "32", "--no-check"],
+        ["--method", "int8", "--smooth", "0.5", "--kv-cache-scheme", "fp8", "--samples", "4", "--seq-len", "32"],
+        ["--method", "fp8", "--scheme", "FP8_STATIC", "--sequential", "--samples", "4", "--seq-len", "32"],
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_bytes(words: list[str], demo: Path, tmp_path: Path, run: Run) -> None:
