@@ -8,7 +8,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.loader.reads import Read, pieces
 from mlload.plan.plan import Plan
 from mlload.plan.segments import Box, Segment
-from mlload.writer.boxes import bytes_box, bytes_shape, intersect, moved, volume
+from mlload.writer.boxes import bytes_box, bytes_shape, intersect, moved, volume, whole
 from mlload.writer.holdings import Held, Holdings, without
 
 
@@ -28,6 +28,8 @@ def held_reads(plan: Plan, rank: int, holdings: Holdings, own: str) -> list[Read
 
 def _reads(segment: Segment, held: Held, own: str) -> Iterator[Read]:
     """The segment's box from the shares that hold it, the rank's own first."""
+    if len(segment.box) != len(held.shape) and volume(segment.box) == volume(whole(held.shape)) == 1:
+        segment = segment._replace(box=whole(held.shape), to=whole(held.shape))  # a scalar is written as [] or as [1]
     pending = [segment.box]
     for stored in sorted(held.stored, key=lambda one: not one.file.startswith(own)):
         for box, place in stored.held:
