@@ -19,7 +19,7 @@ from typing import Any
 
 from mlload.cli.app import main as mlload
 from tests.plan.tiny_models import LLAMA
-from tests.writer.build import read_safetensors, write_checkpoint
+from tests.writer.build import read_safetensors, write_checkpoint, write_quantized
 from tools import vllm_cpu
 
 BASE: dict[str, Any] = {
@@ -59,6 +59,13 @@ MODELS = [
     made("opt", "OPTForCausalLM", ffn_dim=256, word_embed_proj_dim=128, do_layer_norm_before=True),
 ]
 
+# Quantized ones, by the name that tests/writer/build.py has for them; heads of 128, so that every block fits.
+QUANTIZED = ("awq", "w8a8", "fp8")
+WIDE = made(
+    "llama", "LlamaForCausalLM", hidden_size=1024, intermediate_size=2048, num_hidden_layers=1, num_attention_heads=8,
+    num_key_value_heads=2, head_dim=128, vocab_size=320,
+)  # fmt: skip
+
 STATE = """
 import json, os, sys
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_LOGGING_LEVEL="ERROR")
@@ -87,12 +94,14 @@ def main() -> int:
         raise SystemExit("no vLLM here: python -m tools.vllm_cpu makes it")
     with tempfile.TemporaryDirectory() as scratch:
         folders = [write_checkpoint(Path(scratch) / str(n), config, files=1) for n, config in enumerate(MODELS)]
+        folders += [write_quantized(Path(scratch) / name, name, WIDE) for name in QUANTIZED]
+        names = [*(config["model_type"] for config in MODELS), *QUANTIZED]
         script = Path(scratch) / "state.py"
         script.write_text(STATE)
         told = subprocess.run([vllm_cpu.python(), script, *folders], stdout=subprocess.PIPE, text=True, check=True)
         states = [json.loads(line[6:]) for line in told.stdout.splitlines() if line.startswith("STATE ")]
         wrong = 0
-        for config, folder, state in zip(MODELS, folders, states, strict=True):
+        for name, folder, state in zip(names, folders, states, strict=True):
             out = folder.with_name(folder.name + "-vllm")
             with redirect_stdout(StringIO()):
                 refused = mlload(["shard", str(folder), "-o", str(out), "--layout", "vllm"])
@@ -100,9 +109,9 @@ def main() -> int:
                 wrong += 1
                 continue
             held = read_safetensors(out / "model-rank-0-part-0.safetensors")
-            ours = {name: list(shape) for name, (_, shape, _) in held.items()}
-            odd = sorted(name for name in ours.keys() | state.keys() if ours.get(name) != state.get(name))
-            print(config["model_type"], "equal" if not odd else f"differs: {odd[:5]}", file=sys.stderr)
+            ours = {key: list(shape) for key, (_, shape, _) in held.items()}
+            odd = sorted(key for key in ours.keys() | state.keys() if ours.get(key) != state.get(key))
+            print(name, "equal" if not odd else f"differs: {odd[:5]}", file=sys.stderr)
             wrong += bool(odd)
     return 1 if wrong else 0
 

@@ -14,6 +14,7 @@ from mlload.writer.groups import groups_of, weight_groups
 from mlload.writer.holdings import Holdings
 from mlload.writer.layout import Layout
 from mlload.writer.reshape import reshape
+from mlload.writer.sharded_quantized import reason_against
 from mlload.writer.sharded_state import refuse_quantized, refuse_unknown, sharded_state_layout
 from mlload.writer.sizes import DEFAULT, weight_of
 from mlload.writer.state import state_layout
@@ -65,7 +66,7 @@ def mlload_layout(plan: Plan, checkpoint: Checkpoint, holdings: Holdings, limit:
 
 def vllm_layout(plan: Plan, holdings: Holdings, limit: int | None) -> Layout:
     """vLLM's sharded_state, see `sharded_state`."""
-    refuse_quantized(plan)
+    refuse_quantized(plan, reason_against(plan))
     return sharded_state_layout(plan, holdings, DEFAULT if limit is None else limit)
 
 
@@ -73,7 +74,7 @@ def tensorizer_layout(plan: Plan, holdings: Holdings, *, hashed: bool) -> Layout
     """A tensorizer file for each rank, see `tensorizer`."""
     from mlload.writer import tensorizer
 
-    refuse_quantized(plan)
+    refuse_quantized(plan, "vLLM's tensorizer loader puts a file into layers whose weights were repacked for a kernel")
     refuse_unknown(plan)
     return tensorizer.tensorizer_layout(plan, holdings, hashed=hashed)
 

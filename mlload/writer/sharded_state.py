@@ -17,9 +17,11 @@ from mlload.plan.cutting import allocated_length
 from mlload.plan.params import ParamSpec
 from mlload.plan.plan import Plan
 from mlload.plan.segments import Segment
+from mlload.quant.spec import Scheme
 from mlload.writer.holdings import Holdings
 from mlload.writer.layout import Layout, OutputFile, OutputTensor, Take, output_file
 from mlload.writer.rank_tensors import fitted
+from mlload.writer.sharded_quantized import fused_along, placeholders
 from mlload.writer.sizes import dealt
 
 # Kinds of modules whose parameters are plain: `weight` and `bias`, filled part by part.
@@ -28,6 +30,8 @@ PLAIN = {
     "VocabParallelEmbedding", "ParallelLMHead", "Embedding", "RMSNorm", "GemmaRMSNorm", "LayerNorm", "GateLinear",
 }  # fmt: skip
 EXPERTS = "RoutedExperts"
+# The first parameter of a linear, whatever it is quantized with.
+FIRST = ("weight", "qweight")
 # Scalars that every attention layer registers as buffers, all 1 (vllm/model_executor/layers/attention/attention.py
 # `set_default_quant_scales`).
 SCALES = ("_k_scale", "_prob_scale", "_q_scale", "_v_scale")
@@ -44,15 +48,12 @@ COMPARED = frozenset(
 HEADLESS = {"gemma2"}
 
 
-def refuse_quantized(plan: Plan) -> None:
-    """vLLM's own round trip fails for quantized models; those are refused with the reason."""
+def refuse_quantized(plan: Plan, why: str | None) -> None:
+    """Raises MlloadError with the reason for a quantized model that cannot be written."""
     quant = plan.model.quant
-    label = plan.model.checkpoint.label
-    if quant is not None and (plan.view.sees_quantization or quant.schemes):
+    if quant is not None and why is not None and (plan.view.sees_quantization or quant.schemes):
         raise MlloadError(
-            f"{label} is quantized ({quant.method}), and sharded_state does not survive that: vLLM's saver writes "
-            "weights after they were repacked for a kernel, its loader fills the ones before, so which of the two a "
-            "file holds cannot be told",
+            f"{plan.model.checkpoint.label} is quantized ({quant.method}): {why}",
             hint="--layout mlload keeps the format on disk and cuts it per rank",
             exit_code=1,
         )
@@ -109,17 +110,21 @@ def refuse_unknown(plan: Plan) -> None:
 
 def vllm_tensors(plan: Plan, rank: int, holdings: Holdings) -> Iterator[OutputTensor]:
     """The entries of one worker's `state_dict`, subtensors left out as vLLM leaves them out."""
-    specs = {
-        path + tensor.suffix: param.spec
-        for param in plan.view.params
-        if param.spec.engine and not param.spec.draft
-        for path in param.modules()
-        for tensor in param.stored
-    }
+    specs: dict[str, ParamSpec] = {}
+    quantized: dict[str, tuple[Scheme, str]] = {}
+    for param in plan.view.params:
+        if param.spec.engine and not param.spec.draft:
+            for path in param.modules():
+                for stored in param.stored:
+                    specs[path + stored.suffix] = param.spec
+                    if param.scheme is not None:
+                        quantized[path + stored.suffix] = param.scheme, stored.suffix
     groups: dict[str, list[Segment]] = {}
     for segment in plan.segments(rank):
         if segment.engine and segment.tensor in holdings.tensors:
-            groups.setdefault(_parameter(segment, specs[segment.tensor]), []).append(segment)
+            _, suffix = quantized.get(segment.tensor, (None, ""))
+            name = segment.engine + suffix if suffix else _parameter(segment, specs[segment.tensor])
+            groups.setdefault(name, []).append(segment)
     padded = _padded_rows(plan)
     tied = _tied(plan)
     for name, members in groups.items():
@@ -127,7 +132,8 @@ def vllm_tensors(plan: Plan, rank: int, holdings: Holdings) -> Iterator[OutputTe
         if spec.kind == EXPERTS:
             yield _experts(name, members, specs, holdings)
             continue
-        tensor = _fused(name, members, holdings)
+        scheme, _ = quantized.get(members[0].tensor, (None, ""))
+        tensor = _fused(name, members, holdings, 0 if suffix_of(name) == "bias" else fused_along(scheme))
         rows = padded.get(members[0].engine)
         if rows is not None:
             tensor = replace(tensor, shape=(rows, *tensor.shape[1:]))
@@ -135,10 +141,11 @@ def vllm_tensors(plan: Plan, rank: int, holdings: Holdings) -> Iterator[OutputTe
         if module in tied and _is_last(plan, rank):
             tensor = replace(tensor, name=min(name, f"{tied[module]}.{suffix}"))
         yield tensor
-        if spec.kind == "QKVParallelLinear" and suffix == "weight":
+        if spec.kind == "QKVParallelLinear" and suffix in FIRST:
             attention = module.rpartition(".")[0] + ".attn."
             for scale in SCALES:
                 yield OutputTensor(attention + scale, "F32", (), (), ONE)
+            yield from placeholders(plan, attention)
 
 
 def _parameter(segment: Segment, spec: ParamSpec) -> str:
@@ -149,8 +156,12 @@ def _parameter(segment: Segment, spec: ParamSpec) -> str:
     return f"{segment.engine}.{suffix}"
 
 
-def _fused(name: str, members: list[Segment], holdings: Holdings) -> OutputTensor:
-    """Parts one after another along the first dim, each as its rank holds it."""
+def suffix_of(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _fused(name: str, members: list[Segment], holdings: Holdings, dim: int = 0) -> OutputTensor:
+    """Parts one after another along a dim, each as its rank holds it. A part that is one number becomes an entry."""
     takes: list[Take] = []
     base = 0
     done: str | None = None
@@ -158,11 +169,14 @@ def _fused(name: str, members: list[Segment], holdings: Holdings) -> OutputTenso
     for segment in members:
         if segment.tensor != done:
             base, done = base + length, segment.tensor
-            length = segment.shape[0] if segment.shape else 0
+            length = segment.shape[dim] if segment.shape else 1
         box, to = fitted(segment, holdings)
-        takes.append(Take(segment.tensor, box, ((to[0][0] + base, to[0][1] + base), *to[1:]) if to else to))
-    first = members[0]
-    return OutputTensor(name, holdings[first.tensor].dtype, (base + length, *first.shape[1:]), tuple(takes))
+        to = to or ((0, 1),)
+        moved = (to[dim][0] + base, to[dim][1] + base)
+        takes.append(Take(segment.tensor, box, (*to[:dim], moved, *to[dim + 1 :])))
+    shape = members[0].shape or (1,)
+    sides = (*shape[:dim], base + length, *shape[dim + 1 :])
+    return OutputTensor(name, holdings[members[0].tensor].dtype, sides, tuple(takes))
 
 
 def _experts(name: str, members: list[Segment], specs: Mapping[str, ParamSpec], holdings: Holdings) -> OutputTensor:

@@ -113,7 +113,7 @@ def test_every_format_from_its_ranks(name: str | None, tp: int, float_folders: d
 
 def test_the_files_of_a_rank_are_what_the_loader_reads(tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "source", LLAMA)
-    assert main(["shard", str(source), "-o", str(tmp_path / "ranks"), "--tp", "4"]) == 0
+    assert main(["shard", str(source), "-o", str(tmp_path / "ranks"), "--tp", "4", "--engine", "native"]) == 0
     plan = planned(source, 4)
     for rank in plan.mesh.ranks:
         destinations = empty_destinations(plan, rank)

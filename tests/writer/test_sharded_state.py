@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mlload.cli.app import main
@@ -99,13 +100,64 @@ def test_experts_are_stacked(words: tuple[str, ...], tmp_path: Path) -> None:
     assert held[name][2] == expected
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq", "fp8", "fp8-block", "w4a16", "w8a8", "nvfp4"])
-def test_quantized_models_are_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["gptq", "gptq-act-order", "fp8-block", "w4a16", "nvfp4"])
+def test_quantized_models_whose_state_is_not_known(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = write_quantized(tmp_path / "source", name)
     assert main(["shard", str(source), "-o", str(tmp_path / "out"), "--tp", "2", "--layout", "vllm"]) == 1
     told = capsys.readouterr().err
-    assert "repacked for a kernel" in told and "--layout mlload" in told
+    assert "was not compared with the engine's own layers" in told and "--layout mlload" in told
     assert not (tmp_path / "out").exists()
+
+
+# hidden 1024, 8 heads and 2 KV heads of 128, intermediate 2048, group 128; at tp 2: q 512, k and v 128 rows each.
+HALF = ATTENTION + ".qkv_proj."
+DOWN = "model.layers.0.mlp.down_proj."
+QUANTIZED_STATE: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = {
+    "awq": {
+        HALF + "qweight": ("I32", (1024, 96)), HALF + "qzeros": ("I32", (8, 96)), HALF + "scales": ("F16", (8, 768)),
+        DOWN + "qweight": ("I32", (1024, 128)), DOWN + "qzeros": ("I32", (8, 128)), DOWN + "scales": ("F16", (8, 1024)),
+    },
+    "w8a8": {
+        HALF + "weight": ("I8", (768, 1024)), HALF + "weight_scale": ("F32", (768, 1)),
+        DOWN + "weight": ("I8", (1024, 1024)), DOWN + "weight_scale": ("F32", (1024, 1)),
+        **{f"{ATTENTION}.attn.{which}_{what}": ("F32", (1,)) for which in "qkv" for what in ("scale", "zero_point")},
+    },
+    "fp8": {
+        HALF + "weight": ("F8_E4M3", (768, 1024)), HALF + "weight_scale": ("F32", (3,)),
+        HALF + "input_scale": ("F32", (3,)), DOWN + "weight_scale": ("F32", (1,)), DOWN + "input_scale": ("F32", (1,)),
+        **{f"{ATTENTION}.attn.{which}_scale": ("F32", ()) for which in ("q", "k", "v", "prob")},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUANTIZED_STATE)
+def test_quantized_state_is_the_checkpoints_fused(name: str, tmp_path: Path) -> None:
+    """Rank 1's k is the second KV head, and of what has rows of its own (scales of q, k, v) each part follows."""
+    source = write_quantized(tmp_path / "source", name)
+    whole = {tensor: raw for tensor, (_, _, raw) in read_folder(source).items()}
+    dtypes = {tensor: dtype for tensor, (dtype, _, _) in read_folder(source).items()}
+    shard(source, tmp_path / "out", "--tp", "2")
+    held = read_safetensors(tmp_path / "out" / "model-rank-1-part-0.safetensors")
+    for tensor, (dtype, shape) in QUANTIZED_STATE[name].items():
+        stored = dtypes.get(tensor.replace("qkv_proj", "q_proj"), dtype)
+        assert held[tensor][:2] == (stored, shape), tensor
+    first = HALF + ("qweight" if name == "awq" else "weight")
+    parts = [whole[first.replace("qkv", part)] for part in "qkv"]
+    if name == "awq":
+        columns = [rows_of(part, 1024)[:, -half:] for part, half in zip(parts, (256, 64, 64), strict=True)]
+        assert held[first][2] == np.concatenate(columns, axis=1).tobytes()
+    else:
+        assert held[first][2] == b"".join(part[len(part) // 2 :] for part in parts)
+    if name == "fp8":
+        assert held[HALF + "weight_scale"][2] == b"".join(whole[f"{ATTENTION}.{p}_proj.weight_scale"] for p in "qkv")
+        assert held[f"{ATTENTION}.attn.k_scale"][2] == b"\x00\x00\x80\xbf"
+
+
+def rows_of(raw: bytes, count: int) -> Any:
+    """uint8 [count, bytes of a row]"""
+    return np.frombuffer(raw, np.uint8).reshape(count, -1)
 
 
 def test_classes_with_more_state_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
