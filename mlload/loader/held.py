@@ -28,8 +28,10 @@ def held_reads(plan: Plan, rank: int, holdings: Holdings, own: str) -> list[Read
 
 def _reads(segment: Segment, held: Held, own: str) -> Iterator[Read]:
     """The segment's box from the shares that hold it, the rank's own first."""
-    if len(segment.box) != len(held.shape) and volume(segment.box) == volume(whole(held.shape)) == 1:
-        segment = segment._replace(box=whole(held.shape), to=whole(held.shape))  # a scalar is written as [] or as [1]
+    one = volume(segment.box) == volume(whole(held.shape)) == 1
+    if len(segment.box) != len(held.shape) and (one or not segment.box):
+        # A scalar is written as [] or as [1], and a text has any length.
+        segment = segment._replace(box=whole(held.shape), to=whole(held.shape))
     pending = [segment.box]
     for stored in sorted(held.stored, key=lambda one: not one.file.startswith(own)):
         for box, place in stored.held:

@@ -57,8 +57,9 @@ class StreamedLoader(BaseModelLoader):
             nbytes = whole.numel() * whole.element_size()
             for segment in wanted.pop(name, ()):
                 box, to = segment.box, segment.to
-                if len(box) != whole.dim() and whole.numel() == 1:
-                    box = to = tuple((0, size) for size in whole.shape)  # a scalar is written as [] or as [1]
+                if len(box) != whole.dim() and (whole.numel() == 1 or not box):
+                    # A scalar is written as [] or as [1], and a text has any length.
+                    box = to = tuple((0, size) for size in whole.shape)
                 if len(box) != whole.dim() or any(
                     stop > size for (_, stop), size in zip(box, whole.shape, strict=True)
                 ):

@@ -30,8 +30,8 @@ def rank_tensors(plan: Plan, rank: int, holdings: Holdings) -> Iterator[OutputTe
 def fitted(segment: Segment, holdings: Holdings) -> tuple[Box, Box]:
     """Box and destination of a segment, checked against the tensor that is there."""
     shape = holdings[segment.tensor].shape
-    if len(segment.box) != len(shape) and volume(segment.box) == volume(whole(shape)) == 1:
-        return whole(shape), whole(shape)  # a scalar is written as [] or as [1]
+    if len(segment.box) != len(shape) and (not segment.box or volume(segment.box) == volume(whole(shape)) == 1):
+        return whole(shape), whole(shape)  # a scalar is written as [] or as [1], and a text has any length
     if len(segment.box) != len(shape) or any(stop > size for (_, stop), size in zip(segment.box, shape, strict=True)):
         raise MlloadError(
             f"{segment.tensor} has the shape {list(shape)}, which the config does not expect: it cannot be cut",
