@@ -21,7 +21,7 @@ help:
 	@echo "make slow    the tests that take longer (real models, servers, whole skeletons)"
 	@echo "make acceptance  a real vLLM on this CPU and mlload asked about the same damaged folders, and cut and merged ones served"
 	@echo "make fuzz    100,000 damaged inputs for every reader (COUNT=... for another number)"
-	@echo "make kill    kill -9 of mlload shard at random moments (KILLS=50)"
+	@echo "make kill    kill -9 of mlload shard and quantize at random moments (KILLS=50)"
 	@echo "make bench   cold start as ratios, kept in benchmarks/results"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove the environment and the caches"
@@ -66,7 +66,7 @@ fuzz: $(VENV)/.test
 	$(BIN)/python -m tests.fuzz --count $(COUNT)
 
 kill: $(VENV)/.test
-	MLLOAD_KILLS=$(KILLS) $(BIN)/python -m pytest tests/writer/test_killed.py -m slow $(ARGS)
+	MLLOAD_KILLS=$(KILLS) $(BIN)/python -m pytest tests/writer/test_killed.py tests/quantize/test_killed.py -m slow $(ARGS)
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.cold_start

@@ -50,8 +50,8 @@ class Run(NamedTuple):
     load: float
 
 
-def write_source(folder: Path, nbytes: int) -> None:
-    """A Llama of about `nbytes` in bf16, in files of about 2 GB, with an index."""
+def write_source(folder: Path, nbytes: int, noise: bytes | None = None) -> None:
+    """A Llama of about `nbytes` in bf16, in files of about 2 GB, with an index. noise: what weights repeat."""
     per_layer = 2 * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INTERMEDIATE + 2 * HIDDEN)
     layers = max(1, (nbytes - 4 * VOCABULARY * HIDDEN) // per_layer)
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
@@ -72,7 +72,7 @@ def write_source(folder: Path, nbytes: int) -> None:
     names = list(shapes)
     count = max(1, -(-nbytes // 2_000_000_000))
     weight_map = {}
-    noise = os.urandom(1 << 24)
+    noise = os.urandom(1 << 24) if noise is None else noise
     total = 0
     for number in range(count):
         mine = names[number * len(names) // count : (number + 1) * len(names) // count]

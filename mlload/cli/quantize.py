@@ -75,7 +75,7 @@ mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
     help="auto: MLPs wider by zeros, where groups or --tp do not divide them.",
 )
 @click.option("--max-shard-size", metavar="SIZE", default="5GB", show_default=True, help="No file larger than this.")
-@click.option("--max-memory", metavar="SIZE", help="Refuse a run that would need more.")
+@click.option("--max-memory", metavar="SIZE", help="Work with less at once, or refuse; samples lie on the disk.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and what it takes.")
 @click.option("--no-check", is_flag=True, help="Do not read everything back at the end.")

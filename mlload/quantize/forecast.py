@@ -5,25 +5,30 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
+from mlload.quantize import memory
 from mlload.quantize.layout import Output
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.targets import Targets
 
-TORCH_BYTES = 350 * 2**20  # an interpreter with torch in it
 START_SECONDS = 3.0  # until torch is imported
-# Elements of weights a second on one core, measured on an AMD EPYC with AVX2.
-RATES = {"rtn": 2.0e7, "fp8": 2.0e8, "int8": 2.0e8, "mxfp4": 1.2e7, "nvfp4": 1.2e7, "awq": 1.2e6, "gptq": 1.5e6}
+# Passes over the weights: elements a second of one thread, measured on an AMD EPYC with AVX2 at REFERENCE.
+RATES = {"rtn": 1.2e7, "fp8": 4.0e8, "int8": 4.0e8, "mxfp4": 1.2e7, "nvfp4": 1.2e7, "awq": 4.0e6, "gptq": 4.0e6}
+REFERENCE = 4.0e10  # float32 multiplications and additions a second of that thread
+SEARCHED = {"awq": 14, "gptq": 3}  # products of a weight and a second moment that a method takes
+DISK = 5e8  # bytes a second, read and written, where nobody has measured
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """source, output: bytes of weights; parameters: that are quantized; memory, seconds: expected; free: bytes on the
-    output's disk, None where it cannot be told"""
+    output's disk, None where it cannot be told; samples: bytes of calibration samples that lie on it meanwhile;
+    threads: of methods without data"""
 
     source: int
     output: int
@@ -31,6 +36,8 @@ class Forecast:
     memory: int
     seconds: float
     free: int | None
+    samples: int = 0
+    threads: int = 1
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -40,43 +47,64 @@ class Forecast:
             "memory_bytes": self.memory,
             "seconds": round(self.seconds, 1),
             "free_bytes": self.free,
+            "sample_bytes": self.samples,
         }
 
 
 def forecast(
-    checkpoint: Checkpoint, targets: Targets, recipe: Recipe, output: Output, path: str, tokens: int = 0
+    checkpoint: Checkpoint,
+    targets: Targets,
+    recipe: Recipe,
+    output: Output,
+    path: str,
+    tokens: tuple[int, int] = (0, 0),
+    limit: int | None = None,
+    hidden: int = 0,
 ) -> Forecast:
-    """tokens: of the calibration data, all samples together."""
+    """tokens: samples, and tokens of each; limit: bytes of memory allowed; hidden: the model's width."""
     sizes = [checkpoint.tensors[t.weight].nbytes for t in targets.targets]
-    elements = [t.n * t.k for t in targets.targets]
-    parameters = sum(elements)
+    parameters = sum(t.n * t.k for t in targets.targets)
+    count, threads, samples = tokens[0] * tokens[1], 1, 0
     if recipe.backend == "autoawq":
         # The whole model in float32, and a copy of what it packs; 20 ratios, each a pass over the samples. Its clipping
         # takes seven times as long as the rest. Measured: 1,544 MiB and 421 s where these say 1,520 MiB and 460 s.
         every = sum(math.prod(ref.shape) for ref in checkpoint.tensors.values())
-        memory = TORCH_BYTES + 2 * 4 * every + 6 * tokens * max(t.k for t in targets.targets) * 4
-        seconds = START_SECONDS + tokens * parameters * 42 / 4.0e10 * (7 if recipe.clip else 1)
+        size = memory.CLASS_START + 2 * 4 * every + 6 * count * max(t.k for t in targets.targets) * 4
+        seconds = START_SECONDS + count * parameters * 42 / REFERENCE * (7 if recipe.clip else 1)
     elif recipe.calibrated:
-        layers: dict[int, int] = {}
-        for target in targets.targets:
-            layer = _layer(target.path)
-            layers[layer] = layers.get(layer, 0) + target.n * target.k * 4
-        widest = max(t.k for t in targets.targets)
-        memory = TORCH_BYTES + 2 * max(layers.values()) + 6 * widest * widest * 4 + 4 * tokens * widest * 4
-        seconds = START_SECONDS + parameters / RATES[recipe.method] + tokens * parameters * 6 / 4.0e10
+        size = memory.calibrated(targets.targets, recipe, tokens[1])
+        samples = 2 * 4 * count * hidden
+        products = 2 * SEARCHED.get(recipe.method, 0) * sum(t.n * t.k * t.k for t in targets.targets)
+        passes = 2 if recipe.method == "gptq" else 1
+        seconds = START_SECONDS + (products + passes * 2 * count * parameters) / speed()
+        seconds += parameters / RATES[recipe.method]
     else:
-        memory = TORCH_BYTES + max(sizes) + 6 * 4 * max(elements)
-        seconds = START_SECONDS + parameters / RATES[recipe.method] + sum(sizes) / 5e8
+        size, threads = memory.data_free(targets.targets, recipe, limit)
+        seconds = START_SECONDS + parameters / RATES[recipe.method] / max(1, threads - 1) * REFERENCE / speed()
+        seconds += (sum(sizes) + output.layout.nbytes) / DISK
     parent = os.path.dirname(os.path.abspath(path))
     while not os.path.isdir(parent) and parent != os.path.dirname(parent):
         parent = os.path.dirname(parent)
     free = shutil.disk_usage(parent).free if os.path.isdir(parent) else None
     source = sum(ref.nbytes for ref in checkpoint.tensors.values())
-    return Forecast(source, output.layout.nbytes, parameters, memory, seconds, free)
+    return Forecast(source, output.layout.nbytes, parameters, size, seconds, free, samples, threads)
 
 
-def _layer(path: str) -> int:
-    return next((int(part) for part in path.split(".") if part.isdigit()), -1)
+def speed() -> float:
+    """Multiplications and additions a second of this machine, one thread, as it is now: the better of two products."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        one, best = torch.ones(512, 512), 1.0
+        for _ in range(3):
+            began = time.perf_counter()
+            one @ one
+            best = max(best, 2 * 512**3 / max(1e-6, time.perf_counter() - began))
+        return best
+    finally:
+        torch.set_num_threads(before)
 
 
 def refuse_what_cannot_fit(found: Forecast, path: str, limit: int | None) -> None:
@@ -86,15 +114,15 @@ def refuse_what_cannot_fit(found: Forecast, path: str, limit: int | None) -> Non
         parent = os.path.dirname(parent)
     if not os.access(parent, os.W_OK | os.X_OK):
         raise MlloadError(f"{parent} cannot be written to", hint="choose another -o", exit_code=1)
-    if found.free is not None and found.output > found.free:
+    if found.free is not None and found.output + found.samples > found.free:
         raise MlloadError(
-            f"{found.output:,} bytes are to be written and {parent} has {found.free:,} free",
+            f"{found.output + found.samples:,} bytes are to be written and {parent} has {found.free:,} free",
             hint="choose another -o, or make room",
             exit_code=1,
         )
     if limit is not None and found.memory > limit:
         raise MlloadError(
             f"this run needs about {found.memory / 2**20:,.0f} MiB and --max-memory allows {limit / 2**20:,.0f}",
-            hint="fewer --samples, a shorter --seq-len, or more memory",
+            hint="a method without data (--method rtn, fp8), or more memory; samples lie on the disk already",
             exit_code=1,
         )

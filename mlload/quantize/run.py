@@ -13,7 +13,6 @@ from typing import Any
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
 from mlload.plan.model import Model, read_model
-from mlload.quantize.backends import BackendFailed
 from mlload.quantize.check import Check, check
 from mlload.quantize.config import as_bytes, new_config, quantization_config, side_files
 from mlload.quantize.forecast import forecast, refuse_what_cannot_fit
@@ -28,10 +27,12 @@ from mlload.quantize.startable import STALE, refuse_what_cannot_start
 from mlload.quantize.stream import Sheets, write_data_free, write_rest
 from mlload.quantize.targets import engine_paths, find_targets, refuse_misaligned
 from mlload.writer.carry import carried
+from mlload.writer.execute import DiskFull
 from mlload.writer.folder import RECORD, OutputFolder, refuse_existing
 from mlload.writer.holdings import refuse_foreign
 from mlload.writer.progress import Bar
 
+ROOM = "make room, then the same command with --resume"
 HEARD = 2  # held-out samples that go through every layer at the end
 
 
@@ -91,8 +92,11 @@ def run(
     cache = kv_tensors(model) if recipe.kv_cache else ()
     output = output_of(checkpoint, targets, texts, options.limit, repr((recipe.as_json(), settings)), cache)
     refuse_what_cannot_start(checkpoint, model, output, options.tp)
-    tokens = 0 if options.calibration is None or not recipe.calibrated else options.calibration.tokens
-    cast = forecast(checkpoint, targets, recipe, output, options.output, tokens)
+    tokens = (0, 0)
+    if options.calibration is not None and recipe.calibrated:
+        tokens = tuple(options.calibration.samples.shape)
+    width = model.config.hidden
+    cast = forecast(checkpoint, targets, recipe, output, options.output, tokens, options.memory, width)
     refuse_what_cannot_fit(cast, options.output, options.memory)
     result = Result(checkpoint.label, options.output, recipe, targets, cast, written=False, notes=notes)
     if options.dry_run:
@@ -114,9 +118,10 @@ def _write(
     began = time.monotonic()
     found: dict[str, Any] = {}
     _refuse_unasked_rest(options, output)
-    folder = OutputFolder(options.output, output.request, output.layout.nbytes)
+    folder, entered = OutputFolder(options.output, output.request, output.layout.nbytes), False
     try:
         with folder, Sheets(folder, output) as sheets:
+            entered = True
             bar = Bar(progress, os.path.basename(folder.path), sum(r.nbytes for r in checkpoint.tensors.values()))
             try:
                 if recipe.backend == "autoawq":
@@ -128,7 +133,7 @@ def _write(
 
                     found = write_calibrated(model, targets, recipe, sheets, options.calibration, bar.step)
                 else:
-                    write_data_free(checkpoint, targets, recipe, sheets, bar.step)
+                    write_data_free(checkpoint, targets, recipe, sheets, bar.step, result.forecast.threads)
                 sheets.sync()
             finally:
                 bar.close()
@@ -138,15 +143,17 @@ def _write(
             if "away" in found:
                 found["away"]()
             folder.finish()
+    except DiskFull as error:
+        raise MlloadError(
+            f"the disk is full; what was written stays in {folder.partial}", hint=ROOM, exit_code=1
+        ) from error
+    except OSError as error:
+        raise MlloadError(f"{folder.partial}: {error.strerror}", hint=ROOM, exit_code=1) from error
     except MlloadError as error:
-        # What can never succeed leaves nothing behind; a full disk leaves what can be gone on with.
-        if isinstance(error, NotFinite | BackendFailed) and os.path.exists(os.path.join(folder.partial, RECORD)):
+        # What can never succeed, or has not begun, leaves nothing behind.
+        if entered and (isinstance(error, NotFinite) or not folder.done):
             shutil.rmtree(folder.partial, ignore_errors=True)
         raise
-    except OSError as error:
-        raise MlloadError(
-            f"{folder.partial}: {error.strerror}", hint="make room, then the same command with --resume", exit_code=1
-        ) from error
     seconds = time.monotonic() - began
     checked: Check | None = None
     if options.checked:

@@ -79,7 +79,7 @@ class Quantizer(Copier):
     """Carries out both kinds of jobs."""
 
     def __init__(self, checkpoint: Checkpoint, targets: Targets, recipe: Recipe, output: Output, **fields: Any) -> None:
-        super().__init__(checkpoint.source, threads=workers(), **fields)
+        super().__init__(checkpoint.source, **fields)
         self.checkpoint = checkpoint
         self.recipe = recipe
         self.output = output

@@ -61,6 +61,7 @@ def write_data_free(
     recipe: Recipe,
     sheets: Sheets,
     progress: Callable[[int], None],
+    threads: int,
 ) -> None:
     """Every tensor of the source in its order."""
     quantizer = Quantizer(
@@ -69,6 +70,7 @@ def write_data_free(
         recipe,
         sheets.output,
         outputs=sheets.descriptors,
+        threads=threads,
         step=progress,
         recorded=sheets.folder.record,
     )

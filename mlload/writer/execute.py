@@ -278,10 +278,14 @@ def write_all(descriptor: int, views: list[memoryview], place: int) -> None:
         count = os.pwritev(descriptor, views, place)
 
 
+class DiskFull(MlloadError):
+    """What was written stays, to be gone on with."""
+
+
 def _told(error: BaseException) -> BaseException:
     if isinstance(error, OSError):
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return MlloadError(
+            return DiskFull(
                 "the disk is full; what was written so far stays beside, and the same command goes on from there",
                 exit_code=1,
             )
