@@ -305,3 +305,39 @@ def test_files_that_are_not_the_configs(tmp_path: Path) -> None:
 
 def test_all_of_them_are_known_by_name() -> None:
     assert {"tensorizer", "runai_streamer", "fastsafetensors", "instanttensor"} <= set(load_formats())
+
+
+@pytest.mark.slow
+@pytest.mark.network_servers
+def test_one_table_of_several_from_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole command, on a model with logits: each loader's bytes and times, and what the model says is alike."""
+    need("runai_model_streamer_s3")
+    from tests.engine.tiny import save
+
+    config = {
+        "model_type": "llama", "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    }  # fmt: skip
+    save(tmp_path / "model", config)
+    with S3Server() as s3:
+        s3.put_folder("models", tmp_path / "model", "tiny/")
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        for name in ("AWS_ENDPOINT_URL", "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "AWS_EC2_METADATA_DISABLED"):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        words = ["load-test", "s3://models/tiny", "--load-format", "safetensors,runai_streamer,dummy"]
+        words += ["--batch", "1", "--prompt-len", "8", "--decode", "2"]
+        record = tmp_path / "record.json"
+        assert main([*words[:2], "--load-format", "safetensors", *words[4:], "--record", str(record)]) in (0, 1)
+        capsys.readouterr()
+        compared = [*words[:2], "--load-format", "runai_streamer", *words[4:], "--expect", str(record)]
+        main([*compared, "--max-kl", "1e-6", "--format", "json"])
+        said = json.loads(capsys.readouterr().out)
+        assert said["divergence"]["highest"] == 0.0 and said["load_format"] == "runai_streamer"
+        main([*words, "--weights-only"])
+        shown = capsys.readouterr().out
+    table = shown[shown.index("Side by side") :].splitlines()
+    assert [line.split()[0] for line in table[2:5]] == ["safetensors", "runai_streamer", "dummy"]
