@@ -32,6 +32,7 @@ from mlload.quant.layers.method import KernelUse
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 CPU = torch.device("cpu")
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 KV_STORES = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 
 
@@ -70,7 +71,7 @@ class NativeEngine:
         self.built = self._builder.build()
         # The name of the argument changed between the versions of transformers that are supported.
         taken = inspect.signature(type(self.model).forward).parameters
-        self._cache_name = "past_key_values" if "past_key_values" in taken else "cache"
+        self._cache_name = next((name for name in CACHE_NAMES if name in taken), "past_key_values")
 
     def load(self, load_format: str = "auto", tick: Callable[[int], None] | None = None) -> Loaded:
         """Fill every parameter exactly once."""

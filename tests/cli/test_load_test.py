@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -178,18 +179,94 @@ def children(parent: int) -> list[int]:
     return found
 
 
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+
+
 def test_torchrun(folder: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "mlload",
-    ]
+    words = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "-m", "mlload"]
     arguments = ["load-test", str(folder), "--tp", "2", *QUICK, "--format", "json"]
     done = subprocess.run([*words, *arguments], capture_output=True, text=True, env=ENVIRONMENT, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(json.loads(done.stdout)["ranks"]) == 2
+
+
+def on_two_nodes(*words: str) -> list[subprocess.CompletedProcess[str]]:
+    """Two torchruns that know of one another by an address only, as on two machines: here both on the loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"}
+    nodes = [
+        subprocess.Popen(
+            [*TORCHRUN, "--nnodes", "2", "--node-rank", str(node), "--master-addr", "127.0.0.1",
+             "--master-port", port, "--nproc-per-node", "1", "-m", "mlload", "load-test", *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    said = [node.communicate(timeout=240) for node in nodes]
+    return [
+        subprocess.CompletedProcess(node.args, node.returncode, *spoken)
+        for node, spoken in zip(nodes, said, strict=True)
+    ]
+
+
+def test_two_nodes(folder: Path) -> None:
+    first, second = on_two_nodes(str(folder), "--tp", "2", *QUICK, "--format", "json")
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr[-1500:] + second.stderr[-1500:]
+    ranks = json.loads(first.stdout)["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1] and second.stdout == ""
+    assert all(rank["weight_bytes_measured"] == rank["weight_bytes_predicted"] for rank in ranks)
+
+
+def test_a_rank_that_fails_on_another_node_ends_both(folder: Path) -> None:
+    """Sizes that torchrun and --tp do not agree on fail on every rank, and neither waits for the other."""
+    done = on_two_nodes(str(folder), "--tp", "4", *QUICK)
+    assert all(node.returncode != 0 for node in done)
+    assert "torchrun started 2 processes, and --tp is 4" in done[0].stderr
+
+
+FAILING = """
+import os, sys
+sys.path.insert(0, {root!r})
+from mlload.loader import registry
+from mlload.loader.safetensors import SafetensorsLoader
+
+class Failing(SafetensorsLoader):
+    def tensors(self, plan, rank, destinations):
+        for number, piece in enumerate(super().tensors(plan, rank, destinations)):
+            if rank == 1 and number == 3:
+                {how}
+            yield piece
+
+registry._registered["failing"] = Failing
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("raise OSError(5, 'Input/output error')", "rank 1: OSError: [Errno 5] Input/output error"),
+        ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9"),
+    ],
+)
+def test_one_failing_rank_is_named_and_ends_all(folder: Path, tmp_path: Path, how: str, sentence: str) -> None:
+    """A loader that fails on rank 1 alone, while rank 0 waits for it."""
+    root = str(Path(__file__).parents[2])
+    (tmp_path / "sitecustomize.py").write_text(FAILING.format(root=root, how=how))
+    before = set(ranks_running())
+    done = mlload(folder, "--tp", "2", "--load-format", "failing", *QUICK, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.strip().startswith(f"mlload: {sentence}") and "Traceback" not in done.stderr
+    assert set(ranks_running()) <= before
+
+
+def ranks_running() -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"mlload.engine.rank" in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
