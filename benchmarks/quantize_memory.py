@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import signal
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.shard import RESULTS, held
+from mlload.demo.checkpoint import VOCAB
 from mlload.demo.tokenizer import tokenizer_json
 
 HIDDEN, MLP, HEADS, VOCABULARY = 2560, 8704, 20, 32000
@@ -70,7 +72,9 @@ def write_model(folder: Path, layers: int) -> int:
     from safetensors.torch import save_file
 
     folder.mkdir()
-    generator = torch.Generator().manual_seed(0)
+    # One run of noise, begun elsewhere for each weight: drawing billions of numbers would take longer than the rest.
+    noise = torch.randn(1 << 25, generator=torch.Generator().manual_seed(0)).mul_(HIDDEN**-0.5).bfloat16()
+    begin = 0
     files: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes(layers).items():
         part = name.split(".")[2] if ".layers." in name else "outside"
@@ -79,8 +83,10 @@ def write_model(folder: Path, layers: int) -> int:
     for file, named in files.items():
         tensors = {}
         for name, shape in named.items():
-            values = torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=generator) * HIDDEN**-0.5
-            tensors[name] = values.bfloat16()
+            count, begin = math.prod(shape), (begin + 7919 * 1009) % len(noise)
+            repeats = -(-(begin + count) // len(noise))
+            values = noise.repeat(repeats)[begin : begin + count].reshape(shape)
+            tensors[name] = torch.ones(shape, dtype=torch.bfloat16) if len(shape) == 1 else values.clone()
             weight_map[name] = file
             total += values.numel()
         save_file(tensors, folder / file, metadata={"format": "pt"})
@@ -91,7 +97,7 @@ def write_model(folder: Path, layers: int) -> int:
         "hidden_act": "silu", "tie_word_embeddings": True, "torch_dtype": "bfloat16", "rope_theta": 10000.0,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(1024)))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(VOCAB)))
     index = {"metadata": {"total_size": 2 * total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return total
