@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--keep", action="store_true", help="write the table into benchmarks/results too")
     given = parser.parse_args()
+    given.out = given.out.resolve()
     given.out.mkdir(parents=True, exist_ok=True)
     head = heading()
     print("\n".join(head), flush=True)
@@ -186,7 +187,8 @@ def timed(command: list[str], log: Path) -> dict[str, Any]:
     began, busy_before, peak = time.monotonic(), machine_seconds(), 0
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | dict(os.environ)
     with log.open("w") as errors, tempfile.TemporaryFile("w+") as said:
-        child = subprocess.Popen(command, stdout=said, stderr=errors, env=settings)
+        # Some tools write logs where they are started.
+        child = subprocess.Popen(command, stdout=said, stderr=errors, env=settings, cwd=log.parent)
         while True:
             done, status, usage = os.wait4(child.pid, os.WNOHANG)
             if done:

@@ -33,7 +33,7 @@ VERSIONS = {"autoawq": "0.2.9", "llmcompressor": "0.14.0.1", "gptqmodel": "7.7.0
 
 def root() -> Path:
     named = os.environ.get("MLLOAD_PEERS")
-    return Path(named) if named else Path(__file__).resolve().parent.parent / ".venv-peers"
+    return Path(named).resolve() if named else Path(__file__).resolve().parent.parent / ".venv-peers"
 
 
 def python(name: str) -> Path:

@@ -91,7 +91,8 @@ def test_gptqmodel_s_layers_in_transformers(name: str, demo: Path, tmp_path: Pat
     ids, logits = tmp_path / "ids.json", tmp_path / "logits.npy"
     ids.write_text(json.dumps(IDS))
     command = [peers.python("gptqmodel"), READS, tmp_path / "out", ids, logits]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # It writes logs where it is started.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     # A quantized layer computed, not a plain one that was filled with something else.
     assert done.stdout.strip().splitlines()[-1] != "Linear"
