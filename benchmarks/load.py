@@ -1,25 +1,31 @@
 """How fast loaders read, as a share of what the best plain reader does in the same cache state.
 
-    python -m benchmarks.load [--gigabytes 4] [--rounds 5] [--folder DIR]
+    python -m benchmarks.load [--gigabytes 4] [--rounds 5] [--folder DIR] [--peers-python PATH]
 
 A Llama-shaped bf16 checkpoint is written once. Each method runs in a process of its own, in turn (A B C A B C ...):
 
-    preadv     4 threads, 2 MiB reads into reused memory: the plain reader that a cold disk is measured by
-    load_file  safetensors.torch.load_file, then a byte of every page
-    buffers    mlload's safetensors loader, every piece through its reused buffers (bytes ready for a device)
-    place      mlload's safetensors loader, straight into parameters that were allocated and touched before
-    fresh      the same into parameters that were not: what load-test does on a CPU
+    preadv      4 threads, 2 MiB reads into reused memory: the plain reader that a cold disk is measured by
+    mapped      4 threads touch every page of the mapped files: the plain reader that a full cache is measured by
+    mapped_copy the same, every page copied into reused memory: that reader, for bytes on their way to a device
+    load_file   safetensors.torch.load_file, then a byte of every page
+    cpu         mlload's safetensors loader as load-test uses it on a CPU, then a byte of every page
+    buffers     mlload's safetensors loader, every piece through its reused buffers (bytes ready for a device)
+    place       mlload's safetensors loader, into parameters that must keep memory that was touched before
+    runai       runai-model-streamer, every tensor cloned   } with the python of --peers-python, where
+    fast        fastsafetensors (nogds), every tensor kept  } they are installed; left out where not
 
 cold: the files' pages are dropped before each run; warm: they are in the page cache. Then tp 4, cold: four processes at
-once read their own bytes; `read_bytes` and `rchar` (/proc/self/io) summed over them against the checkpoint's size.
-Text and JSON are kept in benchmarks/results/. Bounds (buffers against preadv: 0.9; place never slower than load_file;
-tp 4: 1.05 times the bytes) are printed beside the figures.
+once read their own bytes; `read_bytes` and `rchar` (/proc/self/io) summed over them against the checkpoint's size, and
+the time from the first read of any to the last byte of any against tp 1. memory: RssAnon + RssShmem above what the
+process had before. Text and JSON are kept in benchmarks/results/, with the bounds beside the figures.
 """
 
+# mypy: disable-error-code="import-untyped,import-not-found,no-untyped-call"
 from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import platform
 import statistics
@@ -28,6 +34,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +42,22 @@ from benchmarks.shard import write_source
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-METHODS = ("preadv", "load_file", "buffers", "place", "fresh")
+OURS = ("cpu", "buffers", "place")
+PEERS = ("runai", "fast")
+METHODS = ("preadv", "mapped", "mapped_copy", "load_file", *OURS, *PEERS)
 BLOCK = 2 << 20
+JOB = 16 << 20
 THREADS = 4
+# (state, method, the method it is measured by, at least this share of its speed)
+BOUNDS = (
+    ("cold", "cpu", "preadv", 0.9),
+    ("warm", "cpu", "mapped", 0.9),
+    ("cold", "buffers", "preadv", 0.9),
+    ("warm", "buffers", "mapped_copy", 0.9),
+    ("cold", "cpu", "load_file", 1.0),
+    ("warm", "cpu", "load_file", 1.0),
+    *((state, "cpu", peer, 3.0) for state in ("cold", "warm") for peer in PEERS),
+)
 
 
 def counters() -> dict[str, int]:
@@ -46,35 +66,70 @@ def counters() -> dict[str, int]:
         return {key: int(value) for key, value in (line.split(": ") for line in file.read().strip().splitlines())}
 
 
+def own_memory() -> int:
+    """RssAnon + RssShmem in bytes."""
+    with open("/proc/self/status") as lines:
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+
+
 def run(method: str, folder: Path, tp: int, rank: int) -> dict[str, Any]:
-    """One method in this process: seconds from the first read to the last byte placed, and what was read."""
+    """One method in this process: when it began and ended, what was read, and how its memory grew."""
     import torch
 
     torch.set_num_threads(1)
     files = sorted(folder.glob("*.safetensors"))
     work = prepared(method, folder, files, tp, rank)
-    before, started = counters(), time.perf_counter()
+    stop, peak = threading.Event(), [own_memory()]
+    before_memory = peak[0]
+
+    def watch() -> None:
+        while not stop.wait(0.02):
+            peak[0] = max(peak[0], own_memory())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    before, cpu, started = counters(), time.process_time(), time.time()
     work()
-    seconds = time.perf_counter() - started
+    ended, spent = time.time(), time.process_time() - cpu
     after = counters()
-    return {"seconds": seconds, **{key: after[key] - before[key] for key in ("read_bytes", "rchar")}}
+    stop.set()
+    watcher.join()
+    return {
+        "started": started,
+        "ended": ended,
+        "seconds": ended - started,
+        "cpu_seconds": spent,
+        "peak": max(peak[0], own_memory()) - before_memory,
+        **{key: after[key] - before[key] for key in ("read_bytes", "rchar")},
+    }
 
 
-def prepared(method: str, folder: Path, files: list[Path], tp: int, rank: int) -> Any:
+def touch(tensors: Any) -> None:
+    import torch
+
+    for tensor in tensors:
+        tensor.detach().view(torch.uint8).flatten()[::4096].sum()
+
+
+def prepared(method: str, folder: Path, files: list[Path], tp: int, rank: int) -> Callable[[], object]:
     """What the clock runs over; imports, plans and allocations are done before."""
-    if method == "preadv":
-        return lambda: preadv(files)
+    plain: dict[str, Callable[[list[Path]], object]] = {
+        "preadv": preadv, "mapped": mapped, "mapped_copy": lambda files: mapped(files, copy=True),
+    }  # fmt: skip
+    if method in plain:
+        return lambda: plain[method](files)
     if method == "load_file":
         from safetensors.torch import load_file
 
-        def touched() -> None:
-            import torch
+        return lambda: touch(tensor for file in files for tensor in load_file(file).values())
+    if method == "runai":
+        return runai(files)
+    if method == "fast":
+        return fast(files)
+    return loader(method, folder, tp, rank)
 
-            for file in files:
-                for tensor in load_file(file).values():
-                    tensor.view(torch.uint8).flatten()[::4096].sum()
 
-        return touched
+def loader(method: str, folder: Path, tp: int, rank: int) -> Callable[[], object]:
     import torch
 
     from mlload import profiles
@@ -87,51 +142,110 @@ def prepared(method: str, folder: Path, files: list[Path], tp: int, rank: int) -
     from mlload.plan.plan import make_plan
 
     plan = make_plan(read_model(Checkpoint.open(str(folder))), profiles.load("native", None), Mesh(tp))
-    loader = get_model_loader("safetensors")
-    shapes = {name: shape for name, (shape, _) in own_shapes(plan, rank).items()}
+    chosen = get_model_loader("safetensors")
     if method == "buffers":
 
         def through() -> None:
-            for _ in loader.tensors(plan, rank, {}):
+            for _ in chosen.tensors(plan, rank, {}):
                 pass
 
         return through
-    params = {}
-    for name, shape in shapes.items():
+    places = {}
+    for name, (shape, _) in own_shapes(plan, rank).items():
         memory = torch.empty(shape, dtype=torch.bfloat16)
         if method == "place":
             memory.fill_(1)
-        params[name] = Destination(torch.nn.Parameter(memory, requires_grad=False), shape)
-    return lambda: loader.load(plan, rank, params)
+        places[name] = Destination(torch.nn.Parameter(memory, requires_grad=False), shape, fixed=method == "place")
+
+    def fill() -> None:
+        chosen.load(plan, rank, places)
+        touch(place.param for place in places.values())
+
+    return fill
 
 
-def preadv(files: list[Path]) -> None:
-    """Every byte of the files by THREADS threads into one block each."""
-    jobs = [(file, offset) for file in files for offset in range(0, file.stat().st_size, 16 << 20)]
-    lock, pending = threading.Lock(), iter(jobs)
+def runai(files: list[Path]) -> Callable[[], object]:
+    from runai_model_streamer import SafetensorsStreamer
 
-    def work() -> None:
+    def stream() -> list[Any]:
+        with SafetensorsStreamer() as streamer:
+            streamer.stream_files([str(file) for file in files])
+            return [tensor.clone() for _, tensor in streamer.get_tensors()]
+
+    return stream
+
+
+def fast(files: list[Path]) -> Callable[[], object]:
+    from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
+    def stream() -> list[Any]:
+        reader = SafeTensorsFileLoader(SingleGroup(), device="cpu", nogds=True)
+        reader.add_filenames({0: [str(file) for file in files]})
+        held = reader.copy_files_to_device()
+        kept = [held.get_tensor(name).clone() for name in list(held.key_to_rank_lidx)]
+        held.close()
+        reader.close()
+        return kept
+
+    return stream
+
+
+def in_jobs(files: list[Path], work: Callable[[Path, int, bytearray], None]) -> None:
+    """`work` on every 16 MiB of the files, by THREADS threads with a block of reused memory each."""
+    jobs = iter([(file, offset) for file in files for offset in range(0, file.stat().st_size, JOB)])
+    lock = threading.Lock()
+
+    def one() -> None:
         block = bytearray(BLOCK)
-        opened: dict[Path, int] = {}
         while True:
             with lock:
-                job = next(pending, None)
+                job = next(jobs, None)
             if job is None:
-                break
-            file, offset = job
-            if file not in opened:
-                opened[file] = os.open(file, os.O_RDONLY)
-            for start in range(offset, offset + (16 << 20), BLOCK):
-                if not os.preadv(opened[file], [block], start):
-                    break
-        for descriptor in opened.values():
-            os.close(descriptor)
+                return
+            work(*job, block)
 
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    threads = [threading.Thread(target=one) for _ in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def preadv(files: list[Path]) -> None:
+    """Every byte of the files into the blocks."""
+    opened = threading.local()  # a descriptor for each thread: the kernel reads ahead for each
+
+    def read(file: Path, offset: int, block: bytearray) -> None:
+        descriptors = opened.__dict__.setdefault("descriptors", {})
+        if file not in descriptors:
+            descriptors[file] = os.open(file, os.O_RDONLY)
+        for start in range(offset, offset + JOB, BLOCK):
+            if not os.preadv(descriptors[file], [block], start):
+                return
+
+    in_jobs(files, read)
+
+
+def mapped(files: list[Path], *, copy: bool = False) -> None:
+    """A byte of every page of the mapped files; with copy every byte, into the blocks."""
+    import numpy as np
+
+    views = {}
+    for file in files:
+        with open(file, "rb") as handle:
+            views[file] = np.frombuffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+
+    def look(file: Path, offset: int, block: bytearray) -> None:
+        part = views[file][offset : offset + JOB]
+        if not copy:
+            part[:: mmap.PAGESIZE].max()
+            return
+        into = np.frombuffer(block, dtype=np.uint8)
+        for start in range(0, len(part), BLOCK):
+            piece = part[start : start + BLOCK]
+            into[: len(piece)] = piece
+
+    in_jobs(files, look)
 
 
 def drop(folder: Path) -> None:
@@ -142,20 +256,28 @@ def drop(folder: Path) -> None:
         os.close(descriptor)
 
 
-def spawn(method: str, folder: Path, tp: int = 1) -> list[dict[str, Any]]:
-    """The method on all ranks at once, a process each."""
-    command = [sys.executable, "-m", "benchmarks.load", "--one", method, "--folder", str(folder), "--tp", str(tp)]
+def warm(folder: Path) -> None:
+    preadv(sorted(folder.glob("*.safetensors")))
+
+
+def spawn(method: str, folder: Path, python: str, tp: int = 1) -> list[dict[str, Any]] | None:
+    """The method on all ranks at once, a process each; None where one fails."""
+    command = [python, "-m", "benchmarks.load", "--one", method, "--folder", str(folder), "--tp", str(tp)]
     processes = [
         subprocess.Popen(
             [*command, "--rank", str(rank)],
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "RUNAI_STREAMER_LOG_TO_STDERR": "0"},
         )
         for rank in range(tp)
     ]
-    return [json.loads(process.communicate()[0]) for process in processes]
+    outputs = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        return None
+    return [json.loads(output.strip().splitlines()[-1]) for output in outputs]
 
 
 def main() -> None:
@@ -163,6 +285,9 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--peers-python", default=sys.executable)
+    parser.add_argument("--only", help="methods, with commas between")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--one", choices=METHODS)
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--rank", type=int, default=0)
@@ -170,48 +295,92 @@ def main() -> None:
     if options.one:
         print(json.dumps(run(options.one, options.folder, options.tp, options.rank)))
         return
+    methods = tuple(options.only.split(",")) if options.only else METHODS
     with tempfile.TemporaryDirectory(prefix="mlload-bench-", dir=options.folder) as name:
         folder = Path(name) / "checkpoint"
         write_source(folder, int(options.gigabytes * 1e9))
-        report(folder, options.rounds)
+        report(folder, options.rounds, methods, options.peers_python, options.out)
 
 
-def report(folder: Path, rounds: int) -> None:
+def report(folder: Path, rounds: int, methods: tuple[str, ...], peers_python: str, out: Path) -> None:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    seconds: dict[str, dict[str, list[float]]] = {state: {m: [] for m in METHODS} for state in ("cold", "warm")}
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {"cold": {}, "warm": {}}
+    absent: set[str] = set()
     loads = [os.getloadavg()[0]]
     for _ in range(rounds):
         for state in ("cold", "warm"):
-            for method in METHODS:
-                if state == "cold":
-                    drop(folder)
-                seconds[state][method].append(spawn(method, folder)[0]["seconds"])
+            for method in methods:
+                if method in absent:
+                    continue
+                (drop if state == "cold" else warm)(folder)
+                ranks = spawn(method, folder, peers_python if method in PEERS else sys.executable)
+                if ranks is None:
+                    absent.add(method)
+                    continue
+                found[state].setdefault(method, []).append(ranks[0])
+        loads.append(os.getloadavg()[0])
+    one: list[list[dict[str, Any]]] = []
+    four: list[list[dict[str, Any]]] = []
+    for _ in range(rounds if "cpu" in methods else 0):
+        for tp, kept in ((1, one), (4, four)):
+            drop(folder)
+            ranks = spawn("cpu", folder, sys.executable, tp)
+            assert ranks is not None
+            kept.append(ranks)
     loads.append(os.getloadavg()[0])
-    lines = [f"{size / 1e9:.2f} GB, {rounds} rounds, {platform.processor() or platform.machine()}, load {loads}"]
-    medians = {s: {m: statistics.median(v) for m, v in by.items()} for s, by in seconds.items()}
-    for state, by in medians.items():
-        for method, value in by.items():
-            spread = seconds[state][method]
-            lines.append(
-                f"{state:5} {method:10} {value:7.2f} s ({min(spread):.2f} to {max(spread):.2f})  "
-                f"{size / value / 1e9:5.2f} GB/s  {by['preadv'] / value:5.2f} x preadv  "
-                f"{by['load_file'] / value:5.2f} x load_file"
-            )
-    drop(folder)
-    ranks = spawn("fresh", folder, 4)
-    drop(folder)
-    (one,) = spawn("fresh", folder)
-    shares = {key: sum(rank[key] for rank in ranks) / size for key in ("read_bytes", "rchar")}
-    lines.append(
-        f"tp 4 cold: read_bytes {shares['read_bytes']:.3f}, rchar {shares['rchar']:.3f} of the checkpoint "
-        f"(bound 1.05); {max(rank['seconds'] for rank in ranks):.2f} s, tp 1 {one['seconds']:.2f} s"
-    )
-    text = "\n".join(lines)
+    text = "\n".join(lines(size, rounds, found, one, four, loads, sorted(absent)))
     print(text)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "load.txt").write_text(text + "\n")
-    found = {"bytes": size, "seconds": seconds, "tp4": ranks, "tp1": one, "load": loads, "date": time.strftime("%F")}
-    (RESULTS / "load.json").write_text(json.dumps(found, indent=1) + "\n")
+    out.mkdir(exist_ok=True)
+    (out / "load.txt").write_text(text + "\n")
+    whole = {"bytes": size, "runs": found, "tp1": one, "tp4": four, "load": loads, "date": time.strftime("%F")}
+    (out / "load.json").write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def lines(
+    size: int,
+    rounds: int,
+    found: dict[str, dict[str, list[dict[str, Any]]]],
+    one: list[list[dict[str, Any]]],
+    four: list[list[dict[str, Any]]],
+    loads: list[float],
+    absent: list[str],
+) -> list[str]:
+    machine = platform.processor() or platform.machine()
+    said = [
+        f"{size / 1e9:.2f} GB, {rounds} rounds, {machine}, {os.cpu_count()} cores, "
+        f"load average {min(loads):.1f} to {max(loads):.1f}"
+    ]
+    if absent:
+        said.append(f"not measured, they do not run here: {', '.join(absent)}")
+    medians: dict[tuple[str, str], float] = {}
+    for state, by in found.items():
+        for method, runs in by.items():
+            times = [one_run["seconds"] for one_run in runs]
+            medians[state, method] = value = statistics.median(times)
+            spent = statistics.median(one_run["cpu_seconds"] for one_run in runs)
+            peak = max(one_run["peak"] for one_run in runs)
+            said.append(
+                f"{state:5} {method:11} {value:7.3f} s ({min(times):.3f} to {max(times):.3f})  "
+                f"{size / value / 1e9:6.2f} GB/s  cpu {spent:6.3f} s  memory +{peak / 2**20:.0f} MiB"
+            )
+    said.append("")
+    for state, method, by_method, least in BOUNDS:
+        if (state, method) in medians and (state, by_method) in medians:
+            share = medians[state, by_method] / medians[state, method]
+            held = "held" if share >= least else "MISSED"
+            said.append(f"{state:5} {method:8} {share:6.2f} x {by_method:12} (bound {least:g}: {held})")
+    if four:
+        for key in ("read_bytes", "rchar"):
+            share = max(sum(rank[key] for rank in ranks) for ranks in four) / size
+            said.append(f"tp 4 cold: {key} {share:.3f} of the checkpoint (bound 1.05)")
+        walls = [
+            statistics.median(max(r["ended"] for r in ranks) - min(r["started"] for r in ranks) for ranks in runs)
+            for runs in (one, four)
+        ]
+        said.append(f"tp 4 cold: {walls[1]:.3f} s from the first read to the last byte, tp 1 {walls[0]:.3f} s")
+        peak = max(rank["peak"] for ranks in (*one, *four) for rank in ranks)
+        said.append(f"memory of a rank beyond what it had: at most {peak / 2**20:.0f} MiB (bound: its weights + 512)")
+    return said
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Tensors of a CPU's parameters as views of the mapped files, where nothing has to be cut, cast or copied.
 
 Filling fresh memory costs more than reading a cached file: every page is faulted in, cleared and written. A mapped
-page is only looked up. The pages are read ahead, in file order and by several threads, before the load counts as
-done, so that no page fault is left for the first token. Mappings are private: what is written to a parameter stays
-with this process. Files on network mounts are read instead: one that goes away would end the process later on.
+page is only looked up. What is not cached yet is read first, in file order and by several threads, as any other bytes
+are: plain reads fill the cache with large pages, which page faults do not. So no fault is left for the first token.
+Mappings are private: what is written to a parameter stays with this process. Files on network mounts are not mapped:
+one that goes away would end the process later on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor
 
 from mlload.checkpoint.finding import MlloadError
-from mlload.checkpoint.streaming import LocalFiles
+from mlload.checkpoint.streaming import LOCAL_BLOCK, LocalFile, LocalFiles
 from mlload.checkpoint.tensor import DTYPE_BITS
 from mlload.loader.destination import Destination
 from mlload.loader.dtypes import torch_dtype
@@ -47,7 +49,6 @@ class MappedFile:
     """One file, mapped whole and private."""
 
     def __init__(self, descriptor: int) -> None:
-        self._fd = os.dup(descriptor)
         self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
         self._address = int(self._bytes.ctypes.data)
@@ -60,17 +61,17 @@ class MappedFile:
         """The values from `start` on, which must be a multiple of the dtype's size."""
         return torch.frombuffer(self._map, dtype=dtype, count=prod(shape), offset=start).reshape(shape)
 
-    def read_ahead(self, start: int, length: int) -> None:
-        """Bring the pages into memory and into this process's table; returns when they are there."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._fd, start, length, os.POSIX_FADV_WILLNEED)
+    def bring(self, handle: LocalFile, start: int, length: int) -> None:
+        """The pages into memory and into this process's table; returns when they are there.
+
+        handle: of the same file, this thread's own, since the kernel reads ahead for each"""
+        if not (cached(handle, start) and cached(handle, start + length - 1)):
+            scratch = _scratch()
+            for position in range(start, start + length, len(scratch)):
+                handle.read_into(scratch[: start + length - position], position)
         low = start // mmap.PAGESIZE * mmap.PAGESIZE
         if _madvise(self._address + low, start + length - low, POPULATE_READ) != 0:
             self._bytes[start : start + length : mmap.PAGESIZE].max()
-
-    def close(self) -> None:
-        """Of the descriptor; the mapping lives as long as its tensors."""
-        os.close(self._fd)
 
 
 def adopt(files: LocalFiles, reads: Sequence[Read], destinations: Mapping[str, Destination]) -> dict[str, MappedFile]:
@@ -99,8 +100,8 @@ def adopt(files: LocalFiles, reads: Sequence[Read], destinations: Mapping[str, D
     return found
 
 
-def read_ahead(run: Sequence[Read], mapped: Mapping[str, MappedFile]) -> None:
-    """Every page of the run's mapped tensors, neighbours together."""
+def bring_all(run: Sequence[Read], mapped: Mapping[str, MappedFile], handle: LocalFile) -> None:
+    """Every page of the run's mapped tensors, neighbours together. The run is of one file."""
     file: MappedFile | None = None
     start = stop = 0
     for read in run:
@@ -110,10 +111,29 @@ def read_ahead(run: Sequence[Read], mapped: Mapping[str, MappedFile]) -> None:
             stop = read.first + read.nbytes
             continue
         if file is not None:
-            file.read_ahead(start, stop - start)
+            file.bring(handle, start, stop - start)
         file, start, stop = mapped[read.name], read.first, read.first + read.nbytes
     if file is not None:
-        file.read_ahead(start, stop - start)
+        file.bring(handle, start, stop - start)
+
+
+def cached(handle: LocalFile, position: int) -> bool:
+    """Whether a byte of a file can be had without waiting for its disk; False where nobody can say."""
+    try:
+        return os.preadv(handle.fileno(), [bytearray(1)], position, os.RWF_NOWAIT) == 1
+    except (OSError, AttributeError):
+        return False
+
+
+_own = threading.local()
+
+
+def _scratch() -> memoryview:
+    """2 MiB of this thread's, for bytes that only have to pass through the cache."""
+    if not hasattr(_own, "scratch"):
+        _own.scratch = memoryview(bytearray(LOCAL_BLOCK))
+    found: memoryview = _own.scratch
+    return found
 
 
 def one_run(reads: Sequence[Read], shape: tuple[int, ...]) -> int | None:

@@ -25,7 +25,7 @@ from mlload.checkpoint.sources.local import LocalSource, reason
 from mlload.checkpoint.streaming import LocalFiles, RemoteFiles, default_threads
 from mlload.loader.base import Destinations, RankTensor
 from mlload.loader.dtypes import torch_dtype
-from mlload.loader.mapped import adopt, read_ahead
+from mlload.loader.mapped import adopt, bring_all
 from mlload.loader.reads import PIECE, Read, in_runs
 
 BUFFERS = 8
@@ -68,16 +68,17 @@ def read_tensors(
                         run = next(pending, None)
                     if run is None:
                         return
-                    read_ahead(run, mapped)
+                    name = run[0].file
+                    if name not in handles:
+                        handles[name] = opened.enter_context(files.open(name))
+                    bring_all(run, mapped, handles[name])
                     for read in run:
                         if stop.is_set():
                             return
                         if read.name in mapped:
                             done.put(Done(read, None, read.nbytes, None))
-                            continue
-                        if read.file not in handles:
-                            handles[read.file] = opened.enter_context(files.open(read.file))
-                        done.put(_carry_out(read, memory[read.name], handles[read.file], free, stop, pinned))
+                        else:
+                            done.put(_carry_out(read, memory[read.name], handles[name], free, stop, pinned))
         except OSError as error:
             done.put(MlloadError(f"cannot be read: {reason(error)}", exit_code=3))
         except BaseException as error:
@@ -106,9 +107,6 @@ def read_tensors(
             free.put(None)
         for worker in workers:
             worker.join(2.0)  # a read from a dead network mount never returns
-        if not any(worker.is_alive() for worker in workers):
-            for file in set(mapped.values()):
-                file.close()
     if changed := files.changed():
         raise MlloadError(f"{', '.join(changed)} changed while being loaded", exit_code=3)
 
