@@ -79,7 +79,10 @@ def fingerprint(checkpoint: Checkpoint) -> str:
             continue
         stamp = file.digest or checkpoint.revision or ""
         if path is not None and not stamp:
-            stamp = str(os.stat(path(file.name)).st_mtime_ns)
+            try:
+                stamp = str(os.stat(path(file.name)).st_mtime_ns)
+            except OSError as error:
+                raise MlloadError(f"{file.name} is gone since it was listed: {error.strerror}", exit_code=3) from error
         digest.update(f"{file.name}\0{file.size}\0{stamp}\0".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
