@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from mlload.checkpoint.finding import MlloadError
+from mlload.engine.layerwise_experts import role_of
 from mlload.engine.parts import Part
 from mlload.plan.mesh import experts_of
-from mlload.plan.params import ParamSpec
 from mlload.quant.layers.experts import ExpertTensors, QuantizedExperts
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _stacked(builder: Builder, path: str, original: nn.Module, part: Part) -> No
         own = own if own is not None else part.target
         last = own.rpartition(".")[2]
         whole = builder.names.shape(own)
-        role = _role(spec)
+        role = role_of(spec)
         shape = _stack_shape(builder, whole, part, role, original)
         if own not in builder.assigned:
             param = nn.Parameter(builder.allocate(shape, builder.dtype_of(own)), requires_grad=False)
@@ -112,7 +112,7 @@ def _own_experts(builder: Builder, path: str, original: nn.Module, members: list
         if scheme is None and "weight" not in params:
             params["weight"] = params.pop(next(iter(params)))
         transposed = spec.axes[-2:] == ("K", "N")
-        linears.append(ExpertTensors(_role(spec), part.expert, scheme, n, k, params, transposed))
+        linears.append(ExpertTensors(role_of(spec), part.expert, scheme, n, k, params, transposed))
     for name, _ in list(original.named_parameters(recurse=False)):
         original.register_parameter(name, None)
     layer = QuantizedExperts(original, held, linears, builder.dtype, builder.group, whole=mesh.ep)
@@ -121,15 +121,6 @@ def _own_experts(builder: Builder, path: str, original: nn.Module, members: list
 
 def _oriented(n: int, k: int, transposed: bool) -> tuple[int, int]:
     return (k, n) if transposed else (n, k)
-
-
-def _role(spec: ParamSpec) -> str:
-    if spec.style == "row":
-        return "down"
-    roles = [part.role for part in spec.parts]
-    if len(roles) > 1:
-        return "gate_up"
-    return "gate" if roles == ["gate"] else "up"
 
 
 def _no_values(param: nn.Parameter, part: Tensor, piece: Tensor) -> None:

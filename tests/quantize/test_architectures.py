@@ -71,7 +71,7 @@ KINDS = {
     "jamba": "Mamba layers, experts",
 }
 # The default suite has one of each family of difficulties, the others are slow.
-FAST = {"qwen3", "phi3", "mixtral", "deepseek_v3"}
+FAST = {"mixtral", "deepseek_v3"}
 SLACK = 1.1
 
 
