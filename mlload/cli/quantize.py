@@ -43,7 +43,7 @@ mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
 @click.option(
     "--sequential/--no-sequential",
     default=None,
-    help="Calibrate through the quantized layers or the original ones [default: quantized for gptq].",
+    help="Calibrate through the quantized layers or the original ones [default: original].",
 )
 @click.option(
     "--backend",

@@ -156,8 +156,6 @@ def make_recipe(
     found = saved_as(found, target, name)
     made = Recipe(method, found, target, ignore, (), clip, backend, smooth, kv_cache, sequential is True)
     _refuse_contradictions(made, sequential)
-    if sequential is None:
-        made = replace(made, sequential=method == "gptq")
     if backend == "autoawq" and (method != "awq" or target != "awq" or found.group_size == -1):
         raise MlloadError(
             "--backend autoawq makes --method awq, saved as awq, in groups",

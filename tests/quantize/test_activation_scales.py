@@ -201,3 +201,39 @@ def test_what_contradicts_itself_is_refused(words: list[str], said: str, demo: P
     assert code != 0
     assert said in result["error"]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.transformers
+@pytest.mark.parametrize(
+    ("method", "scheme"), [("fp8", "FP8_STATIC"), ("nvfp4", "NVFP4"), ("mxfp4", "MXFP4"), ("int8", "W8A8")]
+)
+def test_transformers_and_compressed_tensors_lose_as_much_as_we_say(
+    method: str, scheme: str, demo: Path, tmp_path: Path, run: Run
+) -> None:
+    """They run the folder with activations rounded by their own code; the two differ by roundings of bfloat16 alone."""
+    from transformers import AutoModelForCausalLM
+
+    from mlload.engine.calibrate_activations import round_inputs
+    from mlload.engine.calibrate_quality import Dequantized, final
+    from mlload.engine.layerwise import Layerwise
+    from mlload.plan.model import read_model
+
+    out = tmp_path / "out"
+    assert run(demo, "-o", out, "--method", method, "--scheme", scheme, *SAMPLES)[0] == 0
+    tokens = torch.randint(3, 500, (2, 32), generator=torch.Generator().manual_seed(0))
+
+    def said(folder: Path, dtype: torch.dtype) -> torch.Tensor:
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        with torch.inference_mode():
+            logits: torch.Tensor = model.eval()(tokens).logits.float()
+        return logits
+
+    model = read_model(Checkpoint.open(str(out)))
+    reader = Dequantized(model)
+    runner = Layerwise(model, reader.tensor, reader.names)
+    assert round_inputs(runner, reader.quantized, reader.source.tensor) == 28
+    ours = torch.stack(list(runner.logits(tokens, final(runner, tokens))))
+    whole, theirs = said(demo, torch.float32), said(out, torch.bfloat16)
+    lost = [float((found - whole).norm() / whole.norm()) for found in (ours, theirs)]
+    assert abs(lost[0] / lost[1] - 1) < 0.2, lost
