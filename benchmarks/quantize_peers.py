@@ -161,7 +161,7 @@ def quantized(cell: Cell, draw: int, out: Path, *, timing: bool) -> dict[str, An
             str(given),
             str(GROUP),
         ]
-        record = {"tool": cell.tool, "method": cell.method, "draw": draw, **timed(command, out / "log.txt")}
+        record = {"tool": cell.tool, "method": cell.method, "draw": draw, **timed(command, out / f"{cell.name}-{draw}.log")}
         if not timing:
             record["quality"] = judged(made, out)
         shutil.rmtree(made)
