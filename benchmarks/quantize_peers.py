@@ -161,7 +161,8 @@ def quantized(cell: Cell, draw: int, out: Path, *, timing: bool) -> dict[str, An
             str(given),
             str(GROUP),
         ]
-        record = {"tool": cell.tool, "method": cell.method, "draw": draw, **timed(command, out / f"{cell.name}-{draw}.log")}
+        told = timed(command, out / f"{cell.name}-{draw}.log")
+        record = {"tool": cell.tool, "method": cell.method, "draw": draw, **told}
         if not timing:
             record["quality"] = judged(made, out)
         shutil.rmtree(made)
