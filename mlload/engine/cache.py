@@ -1,7 +1,8 @@
 """Keys and values: full precision or fp8, in memory that is allocated once; sliding windows and states as the class
 keeps them.
 
-Of MLA the transformers classes keep the expanded heads, not the latent vector: what is measured is what they keep.
+What a class hands over is what is kept: of MLA the latent vector and the rotary part of the key, where it expands them
+after the cache, the expanded heads where it does so before.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_quantized_ranks_hold_the_checkpoint(quant: str, mesh: Mesh, tmp_path: P
     check(tmp_path, {**LLAMA, **WIDE}, mesh, quant)
 
 
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_format_in_its_own_bytes(name: str, tp: int, tmp_path: Path) -> None:
     data = write_packed(tmp_path, name)
@@ -92,7 +92,7 @@ def test_stacked_blocks_of_experts(mesh: Mesh, tmp_path: Path) -> None:
     assert loaded_together(planned(tmp_path, mesh)) == data
 
 
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("kind", BLOCK_TYPES)
 def test_every_block_type_of_gguf(kind: str, tp: int, tmp_path: Path) -> None:
     data = write_gguf(tmp_path, kind)
