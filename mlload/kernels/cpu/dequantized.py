@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mlload.kernels.stored import dequantized
+from mlload.kernels.cpu.values import values
 from mlload.quant.spec import Scheme
 
 
@@ -23,7 +23,7 @@ class Dequantized:
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """weight [N, K] in the activations' dtype."""
-        return {"weight": dequantized(self.scheme, tensors, self.n, self.k).to(self.dtype)}
+        return {"weight": values(self.scheme, tensors, self.n, self.k).to(self.dtype)}
 
     def apply(self, x: Tensor, packed: Mapping[str, Tensor], bias: Tensor | None = None) -> Tensor:
         return F.linear(x, packed["weight"], bias)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mlload.kernels.cpu.values import fp8_values
 from mlload.kernels.stored import elements
 from mlload.quant.spec import Scheme
 
@@ -48,7 +49,7 @@ class Fp8Emulated:
             scale = scale.repeat_interleave(bn, 0)[: self.n].repeat_interleave(bk, 1)[:, : self.k]
         elif scale.dim():
             scale = scale[:, None]
-        packed = {"weight": (parts.codes.float() * scale).to(self.dtype)}
+        packed = {"weight": (fp8_values(parts.codes) * scale).to(self.dtype)}
         return packed if parts.input_scale is None else {**packed, "input_scale": parts.input_scale}
 
     def apply(self, x: Tensor, packed: Mapping[str, Tensor], bias: Tensor | None = None) -> Tensor:
