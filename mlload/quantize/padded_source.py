@@ -73,7 +73,7 @@ class PaddedSource:
             return b""
         first, last = start // width, -(-stop // width)
         rows = self._rows(file, ref, padded, first, last, size)
-        return rows.tobytes()[start - first * width : stop - first * width]
+        return bytes(rows.tobytes()[start - first * width : stop - first * width])
 
     def _rows(self, file: str, ref: TensorRef, padded: Padded, first: int, last: int, size: int) -> Any:
         """uint8 [last - first, width] of the wider tensor's rows."""
