@@ -1,8 +1,8 @@
 """Peak memory of AWQ on a model of more than 2 billion random parameters, and a tool that holds the model whole.
 
-    python -m benchmarks.quantize_memory [--layers 20] [--through 20] [--folder DIR] [--keep]
+    python -m benchmarks.quantize_memory [--layers 21] [--through 21] [--folder DIR] [--keep]
 
-A Llama of width 2560 (MLP 8704, 96 million parameters a layer) in bf16 is written; 20 layers are 2.06 billion
+A Llama of width 2560 (MLP 8704, 93 million parameters a layer) in bf16 is written; 21 layers are 2.03 billion
 parameters with its table. Then
 
     mlload    mlload quantize --method awq, 8 samples of 128 tokens; the peak of RssAnon + RssShmem, sampled from /proc
@@ -126,7 +126,7 @@ def watched(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=20)
+    parser.add_argument("--layers", type=int, default=21)
     parser.add_argument("--through", type=int, help="stop after so many layers")
     parser.add_argument("--folder", type=Path, help="where to write; a temporary folder by default")
     parser.add_argument("--keep", action="store_true", help="keep the figures in benchmarks/results")

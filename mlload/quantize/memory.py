@@ -16,7 +16,7 @@ START = 190 * MIB  # an interpreter with torch in it
 CLASS_START = 345 * MIB  # and with transformers, one model class, and the tokenizer's work
 SMALL = {"fp8": 12, "int8": 12}  # MiB that a thread of a method without data works with; others: 20
 WHOLE = 17  # bytes an element of a weight that is packed as a whole: read, codes, words
-WIDE = 5  # matrices of the size of those that see one input together, while their ranges are searched
+WIDE = 6  # matrices of the size of those that see one input together, while their ranges are searched
 SQUARES = 7  # of the widest input's second moment, while GPTQ factorises it
 
 
