@@ -69,6 +69,8 @@ class MappedFile:
             scratch = _scratch()
             for position in range(start, start + length, len(scratch)):
                 handle.read_into(scratch[: start + length - position], position)
+        elif hasattr(os, "posix_fadvise"):  # holes between what other ranks read ahead come in large requests
+            os.posix_fadvise(handle.fileno(), start, length, os.POSIX_FADV_WILLNEED)
         low = start // mmap.PAGESIZE * mmap.PAGESIZE
         if _madvise(self._address + low, start + length - low, POPULATE_READ) != 0:
             self._bytes[start : start + length : mmap.PAGESIZE].max()
