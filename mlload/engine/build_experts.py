@@ -14,6 +14,7 @@ from mlload.engine.layerwise_experts import role_of
 from mlload.engine.parts import Part
 from mlload.plan.mesh import experts_of
 from mlload.quant.layers.experts import ExpertTensors, QuantizedExperts
+from mlload.quant.layers.plain_experts import PlainExperts
 
 if TYPE_CHECKING:
     from mlload.engine.build import Builder
@@ -26,6 +27,7 @@ def place_experts(builder: Builder, path: str, members: list[Part]) -> None:
         return
     for part in members:
         _stacked(builder, path, original, part)
+    builder.built.replaced[path] = PlainExperts(original, builder.dtype)
     if builder.group.size > 1:
         original.register_forward_hook(lambda _module, _inputs, output: builder.group.sum(output))
 
@@ -93,6 +95,11 @@ def _own_experts(builder: Builder, path: str, original: nn.Module, members: list
     if len(accepts) < 4 and "args" not in accepts:
         raise MlloadError(
             f"{path}: quantized or dealt-out experts of the class {type(original).__name__} are not supported",
+            exit_code=3,
+        )
+    if getattr(original, "has_post_expert_norm", False):
+        raise MlloadError(
+            f"{path}: {type(original).__name__} has a norm behind its experts, and these are quantized or dealt out",
             exit_code=3,
         )
     mesh = builder.plan.mesh

@@ -29,6 +29,7 @@ from mlload.quant.layers.experts import QuantizedExperts
 from mlload.quant.layers.group import ALONE, Group
 from mlload.quant.layers.linear import ParallelLinear
 from mlload.quant.layers.method import KernelUse
+from mlload.quant.layers.plain_experts import PlainExperts
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 CPU = torch.device("cpu")
@@ -136,7 +137,7 @@ class NativeEngine:
             uses: set[KernelUse] = set()
             if isinstance(layer, ParallelLinear) and layer.method.use is not None:
                 uses = {layer.method.use}
-            elif isinstance(layer, QuantizedExperts):
+            elif isinstance(layer, QuantizedExperts | PlainExperts):
                 uses = layer.uses
             if uses:
                 found.setdefault(path.rpartition(".")[2], set()).update(uses)
@@ -205,7 +206,7 @@ class NativeEngine:
 
 def _repack(built: Built) -> None:
     for layer in built.replaced.values():
-        if isinstance(layer, ParallelLinear | QuantizedExperts):
+        if isinstance(layer, ParallelLinear | QuantizedExperts | PlainExperts):
             try:
                 layer.process_weights_after_loading()
             except (ValueError, IndexError, KeyError, RuntimeError, AssertionError) as error:

@@ -14,8 +14,9 @@ from mlload.quant.layers.embedding import VocabParallelEmbedding
 from mlload.quant.layers.experts import QuantizedExperts
 from mlload.quant.layers.linear import ParallelLinear
 from mlload.quant.layers.method import StoredTensor
+from mlload.quant.layers.plain_experts import PlainExperts
 
-Replaced = ParallelLinear | VocabParallelEmbedding | QuantizedExperts
+Replaced = ParallelLinear | VocabParallelEmbedding | QuantizedExperts | PlainExperts
 
 
 @dataclass

@@ -21,7 +21,7 @@ from mlload.quant.spec import Scheme
 if TYPE_CHECKING:
     from torch import Tensor
 
-FUSED = ("w4a16", "w8a16", "mxfp4", "nvfp4", "fp8_block")
+FUSED = ("w4a16", "w8a16", "mxfp4", "nvfp4", "fp8_block", "fp8_channel", "fp8_tensor", "w8a8_int8")
 ACTIVATIONS = ("silu", "swiglu_oai")
 
 
@@ -64,7 +64,11 @@ def fused(scheme: Scheme | None, shape: ExpertShape, dtype: str, capability: Cap
         return Verdict(False, f"experts of {scheme.format} {scheme.layout or scheme.strategy} are not among its codes")
     if scheme.act_order:
         return Verdict(False, "rows out of order, in an order of each expert's own")
-    check = gpu_conditions.fp8 if _native_fp8(scheme, capability) else gpu_conditions.weight_only
+    check = gpu_conditions.fp8 if native_fp8(scheme, capability) else gpu_conditions.weight_only
+    if family(scheme) == "w8a8_int8":
+        check = gpu_conditions.int8
+        if scheme.activation == "static":
+            return Verdict(False, "each expert has a scale of its own for activations")
     for n, k in ((2 * shape.inner, shape.hidden), (shape.hidden, shape.inner)):
         verdict = check(scheme, n, k, dtype, capability)
         if not verdict.ok:
@@ -72,8 +76,30 @@ def fused(scheme: Scheme | None, shape: ExpertShape, dtype: str, capability: Cap
     return YES
 
 
-def _native_fp8(scheme: Scheme, capability: Capability) -> bool:
-    return family(scheme) == "fp8_block" and (capability is None or capability >= (8, 9))
+def native_fp8(scheme: Scheme | None, capability: Capability) -> bool:
+    """Whether activations are quantized too, for fp8 instructions. Not where each expert has a scale of its own for
+    them (static): the weights are unpacked then, and activations keep their 16 bits."""
+    if scheme is None or not family(scheme).startswith("fp8") or scheme.activation != "dynamic":
+        return False
+    return capability is None or capability >= (8, 9)
+
+
+def select_grouped(
+    scheme: Scheme | None, shape: ExpertShape, dtype: Any, device: Any, capability: Capability = None
+) -> tuple[ChosenExperts | None, tuple[Declined, ...]]:
+    """The kernel that runs all experts of a layer at once on a GPU; none, and who declined."""
+    import torch
+
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    if capability is None:
+        capability = torch.cuda.get_device_capability(device)
+    name = str(dtype).removeprefix("torch.")
+    verdict = fused(scheme, shape, name, capability)
+    if not verdict.ok:
+        return None, (Declined("fused_moe", verdict.reason),)
+    module = import_module("mlload.kernels.triton.experts")
+    kernel = module.FusedExperts(scheme, shape, dtype, native_fp8(scheme, capability))
+    return ChosenExperts(kernel, "mlload", ()), ()
 
 
 def select_experts(
@@ -89,20 +115,15 @@ def select_experts(
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     if shape.activation not in ACTIVATIONS:
         raise MlloadError(f"unknown activation of experts {shape.activation!r}; known: {', '.join(ACTIVATIONS)}")
-    if capability is None and str(device).startswith("cuda"):
-        capability = torch.cuda.get_device_capability(device)
-    name = str(dtype).removeprefix("torch.")
-    declined: list[Declined] = []
+    declined: tuple[Declined, ...] = ()
     if str(device).startswith("cuda"):
-        verdict = fused(scheme, shape, name, capability)
-        if verdict.ok:
-            native = scheme is not None and _native_fp8(scheme, capability)
-            module = import_module("mlload.kernels.triton.experts")
-            return ChosenExperts(module.FusedExperts(scheme, shape, dtype, native), "mlload", ())
-        declined.append(Declined("fused_moe", verdict.reason))
+        chosen, declined = select_grouped(scheme, shape, dtype, device, capability)
+        if chosen is not None:
+            return chosen
     if scheme is not None:
+        name = str(dtype).removeprefix("torch.")
         verdict = readable(scheme, 2 * shape.inner, shape.hidden, name, capability)
         if not verdict.ok:
             raise MlloadError(f"no kernel runs these experts: {verdict.reason}")
     module = import_module("mlload.kernels.cpu.experts")
-    return ChosenExperts(module.ExpertByExpert(scheme, shape, dtype, str(device)), "torch", tuple(declined))
+    return ChosenExperts(module.ExpertByExpert(scheme, shape, dtype, str(device)), "torch", declined)

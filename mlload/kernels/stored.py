@@ -42,7 +42,7 @@ class Elements(NamedTuple):
     scale: as the scheme's granularity has it: [] tensor, [N] channel, [ceil(N/bn), ceil(K/bk)] block,
            [N, K/16] e4m3 (nvfp4), [N, K/32] uint8 e8m0 (mxfp4)
     input_scale:  float32 [] with static activations
-    global_scale: float32 [], multiplies (nvfp4)
+    global_scale: float32 [] or [N], multiplies (nvfp4)
     """
 
     codes: Tensor
@@ -140,9 +140,10 @@ def elements(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> E
         if scheme.kind == "mx":
             return Elements(codes, scale.view(torch.uint8))
         if "weight_scale_2" in tensors:
-            whole = tensors["weight_scale_2"].to(torch.float32).reshape(())
+            whole = tensors["weight_scale_2"].to(torch.float32)
         else:
-            whole = 1 / tensors["weight_global_scale"].to(torch.float32).reshape(())
+            whole = 1 / tensors["weight_global_scale"].to(torch.float32)
+        whole = whole.reshape(() if whole.numel() == 1 else (n,))
         return Elements(codes, scale.view(torch.float8_e4m3fn), None, whole)
     if scale.element_size() == 1:
         scale = e8m0(scale)

@@ -38,7 +38,7 @@ def _four_bit_floats(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: i
         step = e8m0(parts.scale)
     else:
         assert parts.global_scale is not None
-        step = parts.scale.float() * parts.global_scale
+        step = parts.scale.float() * parts.global_scale.reshape(-1, 1)
     wide = _pairs(parts.codes.device).index_select(0, parts.codes.reshape(-1).int())
     return (wide.view(torch.float32).reshape(n, -1, scheme.group_size or 32) * step.reshape(n, -1, 1)).reshape(n, k)
 

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from mlload.kernels.experts import ExpertShape
-from mlload.kernels.families import family
 from mlload.kernels.triton import moe
-from mlload.kernels.triton.packed import spec_for
 from mlload.quant.spec import Scheme
 
 
@@ -41,5 +39,4 @@ class FusedExperts:
 
     def _part(self, part: str, packed: Mapping[str, Tensor], n: int, k: int) -> moe.Experts:
         tensors = {name.removeprefix(f"{part}."): t for name, t in packed.items() if name.startswith(f"{part}.")}
-        plain = self.scheme is None or family(self.scheme) == "unquantized" or self.native_fp8
-        return moe.Experts(n, k, tensors, None if plain or self.scheme is None else spec_for(self.scheme, k))
+        return moe.Experts(n, k, tensors, moe.planes_of(self.scheme, k, self.native_fp8))

@@ -1,6 +1,7 @@
 """Fused experts: two grouped GEMMs over routed rows, the activation between them, the weighted sum behind.
 
-    x [T, H]; gate_up [E, 2I, H] and down [E, H, I] as floats, in planes (int4, mxfp4, ...), or fp8 in 128x128 blocks;
+    x [T, H]; gate_up [E, 2I, H] and down [E, H, I] as floats, in planes (int4, mxfp4, ...), or 8-bit codes that meet
+    8-bit activations (fp8 in 128x128 blocks or with a scale a channel, int8 with a scale a channel);
     weights, ids [T, top_k] from the router; y [T, H]
 Every step has a fixed grid, every sum a fixed order: the same bits every run, no atomics.
 Activations: "silu": silu(gate) * up, gate in the first I rows. "swiglu_oai": gpt-oss's: gate and up alternate, gate is
@@ -34,9 +35,9 @@ FLOAT_STEP = 64
 
 
 class Experts(NamedTuple):
-    """One stacked linear. tensors: weight and scale as `packed`, as fp8 blocks, or floats, with a leading E.
+    """One stacked linear. tensors: weight and scale as `packed`, as `w8a8` (8 bits), or floats, with a leading E.
 
-    spec: what the codes are; None for floats and fp8 blocks (which have a scale)
+    spec: what the codes are; None for floats and for 8 bits (which have a scale)
     """
 
     n: int
@@ -60,31 +61,41 @@ def stack(
 ) -> Experts:
     """Stored tensors of each expert's [n, k] linear -> the form that the kernels read. A "bias" is kept.
 
-    native_fp8: fp8 blocks for fp8 instructions; False: in planes, unpacked bit by bit
+    native_fp8: fp8 for fp8 instructions, activations quantized too; False: in planes, unpacked bit by bit
     """
+    stacked: dict[str, Tensor] = {}
+    for number, tensors in enumerate(experts):
+        part = _one(scheme, tensors, n, k, dtype, native_fp8)
+        if "bias" in tensors:
+            part["bias"] = tensors["bias"].to(dtype)
+        for name, tensor in part.items():
+            if number == 0:
+                stacked[name] = tensor.new_empty((len(experts), *tensor.shape))
+            # One expert at a time, so that no second stack is in memory. fp8 as bytes: not every device copies it.
+            as_bytes = tensor.dtype == torch.float8_e4m3fn
+            room = stacked[name][number]
+            (room.view(torch.uint8) if as_bytes else room).copy_(tensor.view(torch.uint8) if as_bytes else tensor)
+    return Experts(n, k, stacked, planes_of(scheme, k, native_fp8))
+
+
+def planes_of(scheme: Scheme | None, k: int, native_fp8: bool) -> Spec | None:
+    """What is unpacked in registers; None for floats and for what meets 8-bit activations."""
     kind = family(scheme)
-    if scheme is None or kind == "unquantized":
-        parts = [{"weight": tensors["weight"].to(dtype)} for tensors in experts]
-        spec = None
-    elif kind == "fp8_block" and native_fp8:
-        found = [elements(scheme, tensors, n, k) for tensors in experts]
-        parts = [{"weight": part.codes, "scale": part.scale} for part in found]
-        spec = None
-    else:
-        parts = [pack_linear(scheme, tensors, n, k) for tensors in experts]
-        spec = spec_for(scheme, k, parts[0])
-    stacked = {}
-    for name in parts[0]:
-        raw = [part[name] for part in parts]
-        # No stack of fp8 tensors on every device: as bytes.
-        bytes_only = raw[0].dtype == torch.float8_e4m3fn
-        whole = torch.stack([t.view(torch.uint8) if bytes_only else t for t in raw])
-        stacked[name] = whole.view(torch.float8_e4m3fn) if bytes_only else whole
-    if "global_scale" in stacked:
-        stacked["global_scale"] = stacked["global_scale"].reshape(-1)
-    if "bias" in experts[0]:
-        stacked["bias"] = torch.stack([tensors["bias"] for tensors in experts]).to(dtype)
-    return Experts(n, k, stacked, spec)
+    eight = kind == "w8a8_int8" or (kind.startswith("fp8") and native_fp8)
+    return None if scheme is None or kind == "unquantized" or eight else spec_for(scheme, k)
+
+
+def _one(
+    scheme: Scheme | None, tensors: Mapping[str, Tensor], n: int, k: int, dtype: torch.dtype, native_fp8: bool
+) -> dict[str, Tensor]:
+    if scheme is None or family(scheme) == "unquantized":
+        return {"weight": tensors["weight"].to(dtype)}
+    if planes_of(scheme, k, native_fp8) is not None:
+        return pack_linear(scheme, tensors, n, k)
+    if family(scheme) == "w8a8_int8":
+        return {"weight": tensors["weight"], "scale": tensors["weight_scale"].to(torch.float32).reshape(-1).expand(n)}
+    part = elements(scheme, tensors, n, k)
+    return {"weight": part.codes, "scale": part.scale if scheme.block is not None else part.scale.expand(n)}
 
 
 def fused_moe(
@@ -122,12 +133,13 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
     if not slots:
         return y
     if experts.spec is None and "scale" in tensors:
-        q, scale = quantize(x, 128)
+        steps = tensors["scale"]
+        q, scale = quantize(x, 128 if steps.dim() == 3 else k, int8=weight.dtype == torch.int8)
         w8a8_gemm[(blocks, triton.cdiv(n, 64), 1)](
             q,
             scale,
             weight,
-            tensors["scale"],
+            steps,
             x if bias is None else bias,
             y,
             routing.rows,
@@ -140,8 +152,8 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
             triton.cdiv(k, 128),
             triton.cdiv(k, 128),
             top_k,
-            BLOCKED=True,
-            INT8=False,
+            BLOCKED=steps.dim() == 3,
+            INT8=weight.dtype == torch.int8,
             BIAS=bias is not None,
             ROUTED=True,
             EVEN_K=k % 128 == 0,
@@ -224,12 +236,13 @@ def dequantized(experts: Experts) -> Tensor:
     """float32 [E, N, K], for the reference."""
     tensors, n, k = experts.tensors, experts.n, experts.k
     if experts.spec is not None:
-        per = [{name: t[e : e + 1] if name == "global_scale" else t[e] for name, t in tensors.items()}
-               for e in range(experts.experts)]  # fmt: skip
+        per = [{name: t[e] for name, t in tensors.items()} for e in range(experts.experts)]
         return torch.stack([unpack_linear(experts.spec, one, n, k) for one in per])
     if "scale" not in tensors:
         return tensors["weight"].float()
-    scale = tensors["scale"].repeat_interleave(128, 1)[:, :n].repeat_interleave(128, 2)[:, :, :k]
+    scale = tensors["scale"][:, :, None]
+    if tensors["scale"].dim() == 3:
+        scale = tensors["scale"].repeat_interleave(128, 1)[:, :n].repeat_interleave(128, 2)[:, :, :k]
     return tensors["weight"].float() * scale
 
 

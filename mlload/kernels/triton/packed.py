@@ -5,7 +5,7 @@ N, K, G, P as in the package. Everything stays on the device where it lies; done
     scale        float [groups, N padded to 64]; e8m0 and e4m3 scales as bf16, which holds them exactly: converting them
                  in the main loop costs more than their second byte
     zero         uint8 [groups, N padded to 64], asymmetric integers only
-    global_scale float32 [1], nvfp4 only
+    global_scale float32 [N padded to 64], nvfp4 only: of each row, since rows of two linears may lie in one matrix
     order        int64 [K'], act-order only: which column of x each packed column multiplies
 """
 
@@ -114,7 +114,8 @@ def pack_elements(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int)
     if spec.code == "e2m1":
         codes = torch.stack([parts.codes & 15, parts.codes >> 4], -1).reshape(n, k)
         scale = (e8m0(parts.scale) if scheme.kind == "mx" else parts.scale).to(torch.bfloat16).T
-        extra = {} if parts.global_scale is None else {"global_scale": parts.global_scale.reshape(1)}
+        whole = parts.global_scale
+        extra = {} if whole is None else {"global_scale": pad_rows(whole.expand(n)[None])[0]}
         rows = pad_rows(_whole_tiles(scale, k, spec))
         return {"weight": pack(codes, spec.layout, 0), "scale": rows, **extra}
     codes, scale = parts.codes.view(torch.uint8), parts.scale
@@ -158,4 +159,4 @@ def unpack_linear(spec: Spec, packed: Mapping[str, Tensor], n: int, k: int) -> T
         middle = 8.0 if spec.code == "int4" else 128.0
         values = codes.float() - (middle if zero is None else zero.T[:, spread])
     weight = values * scale.float().T[:, spread]
-    return weight * packed["global_scale"] if "global_scale" in packed else weight
+    return weight * packed["global_scale"][:n, None] if "global_scale" in packed else weight

@@ -1,7 +1,8 @@
 """Quantized weights with 16-bit activations: y = x W^T, weights unpacked in registers.
 
     x [M, K] bf16 or f16, y [M, N]; w int16 [N/64, K/BK, 64, P] (`planes`); s [K/G, N] scales in any float dtype;
-    z uint8 [K/G, N] zero points; with experts, w, s, z and the bias have a leading E, and rows are routed (`moe`)
+    z uint8 [K/G, N] zero points; global_scale float32 [N], nvfp4's; with experts, w, s, z, global_scale and the bias
+    have a leading E, and rows are routed (`moe`)
     CODE "float": w is [N, K] in the activations' dtype and has no scales (experts that are not quantized)
 The weight is the left operand, acc[BN, BM] = W x^T: Hopper reads it from registers, and M is not padded to 64.
 Scales multiply the accumulator, once per group: the codes stay exact in 16 bits, and all rounding is fp32's.
@@ -76,6 +77,7 @@ def weight_only_gemm(
             s += expert * groups * n_rows
             z += expert * groups * n_rows
         bias += expert * N
+        global_scale += expert * n_rows
     else:
         row = slot
     live = slot < M
@@ -125,10 +127,7 @@ def weight_only_gemm(
     if G == 0 and CODE != "float":
         acc *= tl.load(s + on, mask=live_n, other=0.0).to(tl.float32)[:, None]
     if GLOBAL:
-        if ROUTED:
-            acc *= tl.load(global_scale + expert)
-        else:
-            acc *= tl.load(global_scale)
+        acc *= tl.load(global_scale + on, mask=live_n, other=0.0)[:, None]
     inside = live[None, :] & (on < N)[:, None]
     if SPLIT:
         target = y + (split.to(tl.int64) * M + slot[None, :]) * N + on[:, None]
@@ -189,7 +188,7 @@ def dequantize_planes(
         planes = decode_words(q, zero, CODE, ZERO, DTYPE, PTX)
         scale = tl.load(s + group * n_rows + on).to(tl.float32)
         if GLOBAL:
-            scale *= tl.load(global_scale)
+            scale *= tl.load(global_scale + on)
         for i in tl.static_range(PER_GROUP):
             ok = tile * BK + (part * PER_GROUP + i) * P + tl.arange(0, P)
             value = planes[part * PER_GROUP + i].to(tl.float32) * scale[:, None]

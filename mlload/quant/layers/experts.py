@@ -1,16 +1,19 @@
-"""Routed experts of one layer, quantized: packed in memory, one product for each expert that was chosen."""
+"""Routed experts of one layer, quantized: packed in memory; on a GPU a grouped kernel runs all that were chosen at
+once where one can, else they are multiplied one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mlload.kernels.experts import ExpertsKernel
 from mlload.kernels.kernel import LinearKernel
 from mlload.quant.layers.group import ALONE, Group
+from mlload.quant.layers.grouped_experts import Stack, ask, joined, routed_here
 from mlload.quant.layers.kernels import prepared
 from mlload.quant.layers.method import KernelUse
 from mlload.quant.spec import Scheme
@@ -75,35 +78,71 @@ class QuantizedExperts(nn.Module):
         self.dtype = dtype
         self.group = group
         self.packed: dict[tuple[int, Role], Packed] = {}
+        self.kernel: ExpertsKernel | None = None
+        self.stacks: dict[str, Tensor] = {}
         self.uses: set[KernelUse] = set()
         for number, linear in enumerate(linears):
             for suffix, param in linear.tensors.items():
                 self.register_parameter(f"stored_{number}_{suffix.replace('.', '__').lstrip('_')}", param)
 
     def process_weights_after_loading(self) -> None:
-        """One kernel for each expert's linears; the stored tensors are forgotten."""
+        """One kernel for all experts, or one for each one's linears; the stored tensors are forgotten."""
+        device = next(param.device for linear in self.linears for param in linear.tensors.values())
+        stacks = (Stack(linear.role, linear.scheme, linear.n, linear.k) for linear in self.linears)
+        chosen, declined = ask(stacks, len(self.held), self._gated, self.original, self.dtype, device)
+        if chosen is not None:
+            self._group(chosen.kernel)
+            self.uses.add(KernelUse(chosen.kernel.name, chosen.provider, True, chosen.declined))
         for number, linear in enumerate(self.linears):
-            stacked = linear.expert is None
-            for expert in self.held if linear.expert is None else (linear.expert,):
-                place = expert - self.held.start
-                tensors = {
-                    suffix: param.data[place]
-                    if stacked and param.dim() and len(param) == len(self.held)
-                    else param.data
-                    for suffix, param in linear.tensors.items()
-                }
-                self.packed[expert, linear.role] = self._pack(linear, tensors, expert)
+            if chosen is None:
+                for expert in self._experts_of(linear):
+                    self.packed[expert, linear.role] = self._pack(linear, self._stored(linear, expert), expert)
             for suffix in linear.tensors:
                 self.register_parameter(f"stored_{number}_{suffix.replace('.', '__').lstrip('_')}", None)
             linear.tensors.clear()
+        self.uses = {use._replace(declined=(*declined, *use.declined)) for use in self.uses}
+
+    def _experts_of(self, linear: ExpertTensors) -> Iterable[int]:
+        return self.held if linear.expert is None else (linear.expert,)
+
+    def _stored(self, linear: ExpertTensors, expert: int) -> dict[str, Tensor]:
+        """One expert's tensors by suffix, in the orientation [N, K] where they are plain."""
+        stacked, place = linear.expert is None, expert - self.held.start
+        tensors = {
+            suffix: param.data[place] if stacked and param.dim() and len(param) == len(self.held) else param.data
+            for suffix, param in linear.tensors.items()
+        }
+        if "g_idx" in tensors and linear.scheme is not None and not linear.scheme.act_order:
+            tensors["g_idx"] = tensors["g_idx"] - tensors["g_idx"].min()
+        return tensors
+
+    def _group(self, kernel: ExpertsKernel) -> None:
+        stored: dict[Role, dict[int, dict[str, Tensor]]] = {}
+        sizes: dict[Role, ExpertTensors] = {}
+        for linear in self.linears:
+            sizes[linear.role] = linear
+            for expert in self._experts_of(linear):
+                tensors = self._stored(linear, expert)
+                if linear.transposed and linear.scheme is None:
+                    tensors["weight"] = tensors["weight"].T
+                if linear.role == "down" and not self.adds_bias:
+                    tensors.pop("bias", None)
+                stored.setdefault(linear.role, {})[expert] = tensors
+        first: list[Mapping[str, Tensor]]
+        if "gate_up" in stored:
+            first = [stored["gate_up"][expert] for expert in self.held]
+        else:
+            gate, up, half = stored["gate"], stored["up"], sizes["gate"]
+            first = [joined(half.scheme, gate[e], up[e], half.n, half.k) for e in self.held]
+        self.kernel, self.stacks = kernel, kernel.prepare(first, [stored["down"][e] for e in self.held])
+        for name, tensor in self.stacks.items():
+            self.register_buffer(f"packed_{name.replace('.', '__')}", tensor, False)
 
     def _pack(self, linear: ExpertTensors, tensors: dict[str, Tensor], expert: int) -> Packed:
         bias = tensors.pop("bias", None)
         if linear.scheme is None:
             self._keep(expert, linear.role, tensors)
             return Packed(None, tensors, bias, linear.transposed)
-        if "g_idx" in tensors and not linear.scheme.act_order:
-            tensors["g_idx"] = tensors["g_idx"] - tensors["g_idx"].min()
         kernel, packed, use = prepared(linear.scheme, linear.n, linear.k, self.dtype, tensors)
         self.uses.add(use)
         self._keep(expert, linear.role, packed if bias is None else {**packed, "bias": bias})
@@ -118,6 +157,9 @@ class QuantizedExperts(nn.Module):
         shape = hidden.shape
         rows = hidden.reshape(-1, shape[-1])
         index = index.reshape(rows.shape[0], -1)
+        if self.kernel is not None:
+            shares, ids = routed_here(index, weights, self.held.start, len(self.held))
+            return self.group.sum(self.kernel.apply(rows, self.stacks, shares, ids)).reshape(shape)
         by_expert = weights.shape[-1] != index.shape[-1]
         total = torch.zeros_like(rows)
         for expert in torch.unique(index).tolist():

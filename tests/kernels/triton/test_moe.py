@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from mlload.kernels.cpu.fp8 import quantize_groups
+from mlload.kernels.cpu.int8 import quantize_rows
 from mlload.kernels.triton import moe
 from mlload.kernels.triton.routing import align, most_blocks
 from mlload.quant.spec import Scheme
@@ -26,6 +28,9 @@ SCHEMES = [
     (linears.FP8_BLOCK, "fp8"),
     (linears.MXFP4, "mxfp4"),
     (linears.NVFP4, "nvfp4"),
+    (linears.FP8_CHANNEL, "fp8"),
+    (linears.INT8, "int8"),
+    (linears.grouped("gptq", bits=8, group=64, symmetric=False), "int8 weights"),
 ]
 IDS = [f"{name}-{scheme.group_size if scheme else ''}" for scheme, name in SCHEMES]
 
@@ -36,12 +41,15 @@ def weights(scheme: Scheme | None, n: int, k: int, dtype: torch.dtype, *, bias: 
         generator = torch.Generator().manual_seed(100 + e)
         if scheme is None:
             tensors = {"weight": torch.randn(n, k, generator=generator) * 0.05}
+        elif scheme is linears.INT8:
+            tensors = linears.int8(n, k, seed=e).tensors
         elif scheme.kind == "int":
             tensors = linears.integer(scheme, n, k, seed=e).tensors
         else:
             tensors = (linears.fp8 if scheme.bits == 8 else linears.fp4)(scheme, n, k, seed=e).tensors
             if scheme.bits == 8:
-                tensors["weight_scale_inv"] = tensors["weight_scale_inv"] * 0.1
+                name = "weight_scale_inv" if scheme.block else "weight_scale"
+                tensors[name] = tensors[name] * 0.1
             elif "weight_scale" in tensors and scheme.kind == "mx":
                 tensors["weight_scale"] = tensors["weight_scale"] - 6
         if bias:
@@ -86,10 +94,8 @@ def test_the_grouped_gemm(scheme: Scheme | None, name: str, top_k: int) -> None:
     x = torch.randn(T if top_k > 1 else T * TOP_K, H, generator=torch.Generator().manual_seed(1)).to(dtype)
     y = moe.grouped(x, experts, align(ids, E, 16), T * TOP_K, top_k, 16)
     weight, bias = moe.dequantized(experts).double(), experts.tensors["bias"].double()
-    if name == "fp8":
-        from mlload.kernels.cpu.fp8 import quantize_groups
-
-        q, scale = quantize_groups(x, 128)
+    if name in ("fp8", "int8"):
+        q, scale = quantize_rows(x) if name == "int8" else quantize_groups(x, 128)
         x = q.double() * scale.double()
     for slot, expert in enumerate(ids.flatten().tolist()):
         row = x[slot // top_k].double()
@@ -99,7 +105,9 @@ def test_the_grouped_gemm(scheme: Scheme | None, name: str, top_k: int) -> None:
         assert ((y[slot].double() - exact).abs() <= (H + 6) * UNIT * sizes + 2**-8 * 1.001 * exact.abs()).all()
 
 
-@pytest.mark.parametrize(("scheme", "name"), [pair for pair in SCHEMES if pair[1] != "fp8"], ids=IDS[:3] + IDS[4:])
+@pytest.mark.parametrize(
+    ("scheme", "name"), [pair for pair in SCHEMES if pair[1] not in ("fp8", "int8")], ids=IDS[:3] + IDS[4:6] + IDS[8:]
+)
 @pytest.mark.parametrize("activation", ["silu", "swiglu_oai"])
 def test_the_whole(scheme: Scheme | None, name: str, activation: str) -> None:
     dtype, half = torch.float16, 2.0**-11
