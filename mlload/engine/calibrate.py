@@ -21,31 +21,32 @@ from mlload.engine.calibrate_experts import quantize_layer
 from mlload.engine.calibrate_inputs import Input, measured, nothing_seen
 from mlload.engine.calibrate_quality import Dequantized
 from mlload.engine.calibrate_rounding import quantize_rounded, smooth
-from mlload.engine.calibrate_samples import Samples
+from mlload.engine.calibrate_samples import NAMES, Samples
 from mlload.engine.layerwise import Layerwise
 from mlload.plan.model import Model
 from mlload.quant.algorithms import awq, gptq, integer
 from mlload.quant.algorithms.moment import output_error
 from mlload.quant.spec import Scheme
+from mlload.quantize.compare import Scaled
 from mlload.quantize.kv import CachePeaks, attentions, kv_scales
 from mlload.quantize.recipe import CALIBRATED, Recipe
-from mlload.quantize.source import SourceTensors
 from mlload.quantize.stream import Sheets, copy_tensor
 from mlload.quantize.targets import Target, Targets
 from mlload.quantize.weights import TORCH, Values, as_array, integers, scale_dtype
+from mlload.writer.folder import OutputFolder
 
 STATE = "mlload-calibration.npz"
+TEMPORARY = (*NAMES, STATE + ".new.npz", STATE)
 
 
 def write_calibrated(
     model: Model, targets: Targets, recipe: Recipe, sheets: Sheets, calibration: Any, step: Callable[[int], None]
 ) -> dict[str, Any]:
-    """Everything of the source, layer by layer. Gives `changed` (scaled weights, for the check), `outputs` (relative
-    error of each linear's outputs), `experts` (how many tokens chose each), `notes`, and `away`, which removes what
-    only an interrupted run needs."""
+    """Everything of the source, layer by layer. Gives `scaled` (of weights, for the check), `outputs` (relative
+    error of each linear's outputs), `experts` (how many tokens chose each), `notes`, and `temporary`: files that only
+    an interrupted run needs."""
     torch.manual_seed(calibration.seed)
     checkpoint = model.checkpoint
-    source = SourceTensors(checkpoint)
     reader = Dequantized(model)  # also where some layers were quantized before: those are copied
     runner = Layerwise(model, reader.finite, reader.names)
     state = State(os.path.join(sheets.folder.partial, STATE), sheets.folder.done)
@@ -89,12 +90,33 @@ def write_calibrated(
         state.save(number + 1)
         sheets.folder.record(number + 1)
 
-    def away() -> None:
-        hidden.remove()
-        os.unlink(state.path)
+    return {
+        "scaled": state.scaled,
+        "outputs": state.outputs,
+        "notes": state.notes,
+        "experts": state.experts,
+        "temporary": TEMPORARY,
+    }
 
-    changed = state.changed(source, by_weight)
-    return {"changed": changed, "outputs": state.outputs, "notes": state.notes, "experts": state.experts, "away": away}
+
+def what_was_done(recipe: Recipe, folder: OutputFolder) -> dict[str, Any]:
+    """The same of a folder that an interrupted run had written to its end. `compared`: whether what its check needs is
+    still there."""
+    path = os.path.join(folder.partial, STATE)
+    state = State(path, folder.done if os.path.exists(path) else 0)
+    scaled = recipe.method == "awq" or recipe.smooth is not None
+    compared = bool(state.done) or not scaled
+    notes = list(state.notes)
+    if not state.done:
+        notes.append("the run that wrote this was stopped at its very end; errors of outputs were lost with it")
+    return {
+        "scaled": state.scaled,
+        "outputs": state.outputs,
+        "notes": notes,
+        "experts": state.experts,
+        "temporary": TEMPORARY,
+        "compared": compared,
+    }
 
 
 class Layer:
@@ -149,22 +171,9 @@ class State:
             os.fsync(handle.fileno())
         os.replace(temporary, self.path)
 
-    def changed(self, source: SourceTensors, by_weight: dict[str, Target]) -> Callable[[str], Any]:
-        """Of a target's path: its source weight as it was scaled before it was quantized, None where it was not."""
-        weights = {target.path: target.weight for target in by_weight.values()}
-
-        def scaled(path: str) -> Any:
-            inputs, outputs = self.scales.get(f"in/{path}"), self.scales.get(f"out/{path}")
-            if inputs is None and outputs is None:
-                return None
-            weight = source.tensor(weights[path]).float().numpy().copy()
-            if inputs is not None:
-                weight *= inputs[None, :]
-            if outputs is not None:
-                weight /= outputs[:, None]
-            return weight
-
-        return scaled
+    def scaled(self, path: str) -> Scaled:
+        """What the weight at a target's path was scaled by before it was quantized."""
+        return Scaled(self.scales.get(f"in/{path}"), self.scales.get(f"out/{path}"))
 
 
 @torch.inference_mode()

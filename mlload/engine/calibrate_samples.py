@@ -49,12 +49,6 @@ class Samples:
         except OSError:
             return False
 
-    def remove(self) -> None:
-        self._files.clear()
-        for number in (0, 1):
-            if os.path.exists(self._path(number)):
-                os.unlink(self._path(number))
-
     def _path(self, number: int) -> str:
         return os.path.join(self.folder, NAMES[number])
 

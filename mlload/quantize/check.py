@@ -7,19 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.plan.model import read_model
-from mlload.quant.formats import spec as stored_spec
-from mlload.quant.formats.registry import get
-from mlload.quant.formats.tensors import shape as stored_shape
+from mlload.quantize.compare import Scaled, weight_errors
 from mlload.quantize.kv import unusable_scales
 from mlload.quantize.merge import quantized_already
 from mlload.quantize.source import SourceTensors
 from mlload.quantize.startable import asked
-from mlload.quantize.targets import Target, Targets
-from mlload.quantize.weights import as_array
+from mlload.quantize.targets import Targets
 
 # A weight that lost more than this was not quantized but destroyed.
 DESTROYED = 0.5
@@ -58,11 +53,13 @@ def check(
     source: Checkpoint,
     targets: Targets,
     tp: tuple[int, ...],
-    changed: Callable[[str], Any] | None = None,
+    scaled: Callable[[str], Scaled] | None = None,
     outputs: Callable[[], dict[str, float]] | None = None,
+    *,
+    compared: bool = True,
 ) -> Check:
-    """changed: of a weight that was scaled before it was quantized, its scaled values (float32 [N, K]), else None
-    outputs: runs the layers on data, see engine.layer_errors"""
+    """scaled: of a target's path, what its weight was scaled by before it was quantized
+    outputs: runs the layers on data, see engine.layer_errors; compared: whether `scaled` knows everything"""
     written = Checkpoint.open(path)
     problems = [f"{p.where}: {p.message}" for p in written.problems if p.severity == "error"]
     model = read_model(written)
@@ -83,13 +80,8 @@ def check(
     problems += answer.sentences()
     before, after = SourceTensors(source), SourceTensors(written)
     problems += unusable_scales(after)[:5]
-    errors = {}
-    for target in targets.targets:
-        if target.path in found:
-            weight = changed(target.path) if changed is not None else None
-            if weight is None:
-                weight = before.tensor(target.weight).float().numpy()
-            errors[target.path] = relative_error(dequantized(after, target), weight)
+    there_too = [target for target in targets.targets if target.path in found] if compared else []
+    errors = weight_errors(there_too, before, after, scaled or (lambda _: Scaled()))
     for bad in [p for p, error in errors.items() if not error < DESTROYED][:5]:
         problems.append(f"{bad}: relative error {errors[bad]:.3f}: the weight is destroyed")
     layers = {} if outputs is None or problems else outputs()
@@ -106,23 +98,8 @@ def check(
     )
 
 
-def dequantized(tensors: SourceTensors, target: Target) -> Any:
-    """float32 [N, K] of a written layer, by the format's own reader."""
-    parts = {}
-    for tensor in stored_spec(target.scheme, target.n, target.k):
-        name = f"{target.path}.{tensor.suffix}"
-        if name in tensors.checkpoint.tensors:
-            parts[tensor.suffix] = as_array(tensors.tensor(name)).reshape(stored_shape(tensor, target.n, target.k))
-    return get(target.scheme.format).dequantize(target.scheme, parts, target.n, target.k)
-
-
 def rounded(error: float | None) -> float | str | None:
     """For JSON, which has no word for what is no number."""
     if error is None:
         return None
     return round(error, 6) if math.isfinite(error) else str(error)
-
-
-def relative_error(back: Any, weight: Any) -> float:
-    size = float(np.linalg.norm(weight))
-    return float(np.linalg.norm(back - weight)) / size if size else float(np.linalg.norm(back))

@@ -28,7 +28,7 @@ from mlload.quantize.stream import Sheets, write_data_free, write_rest
 from mlload.quantize.targets import engine_paths, find_targets, refuse_misaligned
 from mlload.writer.carry import carried
 from mlload.writer.execute import DiskFull
-from mlload.writer.folder import RECORD, OutputFolder, refuse_existing
+from mlload.writer.folder import OutputFolder, forget_rest, refuse_existing, request_of_rest
 from mlload.writer.holdings import refuse_foreign
 from mlload.writer.progress import Bar
 
@@ -124,7 +124,13 @@ def _write(
             entered = True
             bar = Bar(progress, os.path.basename(folder.path), sum(r.nbytes for r in checkpoint.tensors.values()))
             try:
-                if recipe.backend == "autoawq":
+                if folder.complete and recipe.calibrated:
+                    from mlload.engine.calibrate import what_was_done
+
+                    found = what_was_done(recipe, folder)
+                elif folder.complete:
+                    pass
+                elif recipe.backend == "autoawq":
                     from mlload.quantize.backends.autoawq import write_by_autoawq
 
                     found = write_by_autoawq(model, targets, recipe, sheets, options.calibration, bar.step)
@@ -139,10 +145,9 @@ def _write(
                 bar.close()
             outputs = (options.output, options.output + ".partial")
             carry = [file for file in carried(checkpoint, outputs) if file.name not in STALE]
-            write_rest(folder, checkpoint, output, carry)
-            if "away" in found:
-                found["away"]()
-            folder.finish()
+            if not folder.complete:
+                write_rest(folder, checkpoint, output, carry)
+            folder.finish(found.get("temporary", ()))
     except DiskFull as error:
         raise MlloadError(
             f"the disk is full; what was written stays in {folder.partial}", hint=ROOM, exit_code=1
@@ -151,7 +156,7 @@ def _write(
         raise MlloadError(f"{folder.partial}: {error.strerror}", hint=ROOM, exit_code=1) from error
     except MlloadError as error:
         # What can never succeed, or has not begun, leaves nothing behind.
-        if entered and (isinstance(error, NotFinite) or not folder.done):
+        if entered and (isinstance(error, NotFinite) or not (folder.done or folder.complete)):
             shutil.rmtree(folder.partial, ignore_errors=True)
         raise
     seconds = time.monotonic() - began
@@ -162,7 +167,15 @@ def _write(
             from mlload.engine.layer_errors import layer_errors
 
             heard = partial(layer_errors, model, options.output, options.calibration.held_out[:HEARD])
-        checked = check(options.output, checkpoint, targets, options.tp, found.get("changed"), heard)
+        checked = check(
+            options.output,
+            checkpoint,
+            targets,
+            options.tp,
+            found.get("scaled"),
+            heard,
+            compared=found.get("compared", True),
+        )
     quality: dict[str, Any] = {}
     if options.evaluate and options.calibration is not None:
         from mlload.engine.calibrate_quality import quality_of
@@ -184,13 +197,8 @@ def _write(
 
 def _refuse_unasked_rest(options: Options, output: Output) -> None:
     """--resume goes on with the very same run only; without it an interrupted one is not silently gone on with."""
-    import json
-
-    path = os.path.join(os.path.abspath(options.output) + ".partial", RECORD)
-    try:
-        with open(path, encoding="ascii") as handle:
-            there = json.load(handle).get("request")
-    except (OSError, ValueError, AttributeError):
+    there = request_of_rest(options.output)
+    if there is None:
         return
     if options.resume and there != output.request:
         raise MlloadError(
@@ -199,7 +207,7 @@ def _refuse_unasked_rest(options: Options, output: Output) -> None:
             exit_code=1,
         )
     if not options.resume:
-        shutil.rmtree(os.path.abspath(options.output) + ".partial")
+        forget_rest(options.output)
 
 
 def sound_model(checkpoint: Checkpoint) -> Model:

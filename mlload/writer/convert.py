@@ -129,9 +129,10 @@ def _gguf(
     for name, text in texts.items():
         request.update(name.encode() + text)
     with OutputFolder(output, request.hexdigest(), layout.nbytes) as folder:
-        _write(checkpoint, layout, tensors, folder, progress)
-        for name, text in texts.items():
-            folder.write(name, (text,))
+        if not folder.complete:
+            _write(checkpoint, layout, tensors, folder, progress)
+            for name, text in texts.items():
+                folder.write(name, (text,))
         folder.finish()
         return Done(_named(layout), (), folder.resumed)
 

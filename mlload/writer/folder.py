@@ -1,28 +1,34 @@
 """An output folder that appears under its name only when it is complete.
 
 Everything is written into `NAME.partial` beside it, synced, and renamed. A run that was interrupted leaves that
-folder with a record (`progress.json`), and the same command goes on from there; another command starts anew.
+folder with a record (`mlload-progress.json`), and the same command goes on from there; another command starts anew.
+
+The folder that gets the name is exactly the output. So that a run can also be stopped while it tidies up and renames, a
+file beside it (`NAME.partial.complete`) first says that everything is written; it is the last to go.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 from mlload.checkpoint.finding import MlloadError
 
 RECORD = "mlload-progress.json"
+COMPLETE = ".partial.complete"  # behind the output's name
 RESERVE = 16 * 1024 * 1024  # left free beside what is written, for names and journals of the file system
 
 
 class OutputFolder:
     """`with OutputFolder(path, request, size) as folder:` then `folder.open`, `folder.record`, `folder.finish()`.
 
-    Without `finish` the partial folder stays, as it does when the process is killed.
+    Without `finish` the partial folder stays, as it does when the process is killed. Where `complete` is true once it
+    is entered, an earlier run wrote everything and was stopped in its `finish`: nothing but that is left to do.
     """
 
     def __init__(self, path: str, request: str, size: int) -> None:
@@ -33,6 +39,7 @@ class OutputFolder:
         self.size = size
         self.done = 0
         self.resumed = False
+        self.complete = False
         self._lock = -1
 
     def __enter__(self) -> OutputFolder:
@@ -43,14 +50,30 @@ class OutputFolder:
         except OSError as error:
             raise MlloadError(f"{self.path} cannot be made: {error.strerror}", exit_code=3) from error
         self._take_lock()
-        record = self._read_record()
-        if record.get("request") == self.request and isinstance(record.get("done"), int):
+        try:
+            self._find_out()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        return self
+
+    def _find_out(self) -> None:
+        """How far an earlier run came, if the folder is the rest of one for the same request; else it is emptied."""
+        ended = _read(self.path + COMPLETE)
+        written = not set(os.listdir(self.partial)) <= {RECORD, RECORD + ".new"}
+        if ended is not None and written and ended.get("request") == self.request:
+            self.complete = self.resumed = True
+            self.done = int(ended["done"])
+            return
+        record = self._read_record(known=ended is not None)
+        if record.get("request") == self.request and isinstance(record.get("done"), int) and record["done"]:
             self.done, self.resumed = record["done"], True
         else:
-            self._empty()
+            # In this order: stopped at any point the folder is known as this run's, with nothing done.
             self.record(0)
+            _unlink(self.path + COMPLETE)
+            self._empty()
         self._check_space()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -81,20 +104,17 @@ class OutputFolder:
 
     def record(self, done: int) -> None:
         """That the first `done` jobs are safely on disk."""
-        text = json.dumps({"request": self.request, "done": done})
-        path = os.path.join(self.partial, RECORD)
-        with open(path + ".new", "w", encoding="ascii") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(path + ".new", path)
+        _note(os.path.join(self.partial, RECORD), self.request, done)
         self.done = done
 
-    def finish(self) -> None:
-        """Everything is there: sync, and give the folder its name."""
+    def finish(self, temporary: Sequence[str] = ()) -> None:
+        """Everything is there: sync, and give the folder its name. temporary: files in it that are not of the output"""
         for folder, _, _ in os.walk(self.partial):
             sync_folder(folder)
-        os.unlink(os.path.join(self.partial, RECORD))
+        _note(self.path + COMPLETE, self.request, self.done)
+        sync_folder(os.path.dirname(self.path))
+        for name in (*temporary, RECORD + ".new", RECORD):
+            _unlink(os.path.join(self.partial, name))
         try:
             os.rename(self.partial, self.path)
         except OSError as error:
@@ -102,6 +122,7 @@ class OutputFolder:
                 f"{self.path} appeared while its content was written; that lies in {self.partial}", exit_code=1
             ) from error
         sync_folder(os.path.dirname(self.path))
+        _unlink(self.path + COMPLETE)
 
     def _below(self, name: str) -> str:
         path = os.path.join(self.partial, *name.split("/"))
@@ -117,23 +138,21 @@ class OutputFolder:
         except OSError:
             raise MlloadError(f"another run is writing {self.partial} right now", exit_code=1) from None
 
-    def _read_record(self) -> dict[str, Any]:
-        try:
-            with open(os.path.join(self.partial, RECORD), encoding="ascii") as handle:
-                value = json.load(handle)
-        except (OSError, ValueError):
-            value = None
-        if value is None and os.listdir(self.partial):
-            if set(os.listdir(self.partial)) <= {RECORD, RECORD + ".new"}:
-                return {}
+    def _read_record(self, *, known: bool) -> dict[str, Any]:
+        """known: whether the folder is ours, whatever is in it."""
+        value = _read(os.path.join(self.partial, RECORD))
+        if value is None and not known and not set(os.listdir(self.partial)) <= {RECORD, RECORD + ".new"}:
             raise MlloadError(
                 f"{self.partial} exists and is not the rest of an interrupted run; it is left as it is",
                 hint="move it away, or choose another -o",
             )
-        return value if isinstance(value, dict) else {}
+        return value or {}
 
     def _empty(self) -> None:
+        """But for the record."""
         for name in os.listdir(self.partial):
+            if name == RECORD:
+                continue
             path = os.path.join(self.partial, name)
             if os.path.isdir(path) and not os.path.islink(path):
                 shutil.rmtree(path)
@@ -158,12 +177,55 @@ class OutputFolder:
             )
 
 
+def request_of_rest(path: str) -> str | None:
+    """Of an interrupted run that was writing `path`: what was asked for; None where there is no such run's rest."""
+    path = os.path.abspath(path)
+    for place in (path + COMPLETE, os.path.join(path + ".partial", RECORD)):
+        found = _read(place)
+        if found is not None and os.path.isdir(path + ".partial"):
+            return str(found.get("request"))
+    return None
+
+
+def forget_rest(path: str) -> None:
+    """What `request_of_rest` spoke of is gone on with by nobody; who writes there next begins with an empty folder."""
+    path = os.path.abspath(path)
+    _note(os.path.join(path + ".partial", RECORD), "", 0)
+    _unlink(path + COMPLETE)
+
+
 def refuse_existing(path: str) -> None:
     """An output never replaces what is there; an empty folder is no content."""
     if os.path.islink(path) or os.path.lexists(path):
         if os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path):
             return
+        if not os.path.lexists(path + ".partial"):
+            _unlink(path + COMPLETE)  # of a run that was stopped at its very last step
         raise MlloadError(f"{path} exists; nothing is ever overwritten", hint="choose another -o, or remove it first")
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """A record; None where there is none that can be read."""
+    try:
+        with open(path, encoding="ascii") as handle:
+            value = json.load(handle)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else {}
+
+
+def _note(path: str, request: str, done: int) -> None:
+    """In one step: the file is either as it was or says this."""
+    with open(path + ".new", "w", encoding="ascii") as handle:
+        handle.write(json.dumps({"request": request, "done": done}))
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(path + ".new", path)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def sync_folder(path: str) -> None:

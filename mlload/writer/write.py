@@ -64,6 +64,9 @@ def write_folder(
     found = copies(layout, holdings)
     size = layout.nbytes + sum(file.size for file in carry)
     with OutputFolder(path, request, size) as folder:
+        if folder.complete:
+            folder.finish()
+            return True
         allow_files(len(layout.files) + 64)
         outputs: list[int] = []
         bar = Bar(progress, os.path.basename(folder.path), sum(file.size for file in layout.files))

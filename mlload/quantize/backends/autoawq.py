@@ -19,6 +19,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.engine.names import Names
 from mlload.plan.model import Model
 from mlload.quantize.backends import BackendFailed, autoawq_cpu
+from mlload.quantize.compare import Scaled
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.source import SourceTensors
 from mlload.quantize.stream import Sheets, copy_tensor
@@ -32,7 +33,7 @@ STORED = ("qweight", "qzeros", "scales")
 def write_by_autoawq(
     model: Model, targets: Targets, recipe: Recipe, sheets: Sheets, calibration: Any, step: Callable[[int], None]
 ) -> dict[str, Any]:
-    """Everything of the source. Gives `changed`: a target's path -> its source weight as AutoAWQ scaled it."""
+    """Everything of the source. Gives `scaled`: a target's path -> by what AutoAWQ scaled its weight."""
     checkpoint = model.checkpoint
     source = SourceTensors(checkpoint)
     for target in targets.targets:
@@ -51,7 +52,7 @@ def write_by_autoawq(
         else:
             _put_plain(checkpoint, source, name, parameters.get(places.parameter(name) or ""), sheets)
     sheets.sync()
-    return {"changed": found.changed(source, places), "outputs": {}, "notes": found.notes}
+    return {"scaled": found.scaled(places), "outputs": {}, "notes": found.notes}
 
 
 class Place:
@@ -96,20 +97,17 @@ class Found:
         self.outputs: dict[str, Tensor] = {}
         self.notes: list[str] = []
 
-    def changed(self, source: SourceTensors, places: Places) -> Callable[[str], Any]:
+    def scaled(self, places: Places) -> Callable[[str], Scaled]:
         paths = {place.target.path: place for place in places.by_weight.values()}
 
-        def scaled(path: str) -> Any:
+        def of(path: str) -> Scaled:
             place = paths[path]
-            weight = source.tensor(place.target.weight).float().clone()
-            if place.module in self.inputs:
-                weight *= self.inputs[place.module]
-            if place.module in self.outputs:
-                rows = self.outputs[place.module]
-                weight[-len(rows) :] /= rows[:, None]
-            return weight.numpy()
+            inputs, rows = self.inputs.get(place.module), self.outputs.get(place.module)
+            if rows is not None and len(rows) < place.target.n:  # the last of a fused layer
+                rows = torch.cat([torch.ones(place.target.n - len(rows)), rows])
+            return Scaled(*(None if factors is None else factors.numpy() for factors in (inputs, rows)))
 
-        return scaled
+        return of
 
 
 def _package() -> Any:
