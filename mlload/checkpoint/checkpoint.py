@@ -38,6 +38,24 @@ class Index:
     total_size: int | None
 
 
+class Cut(NamedTuple):
+    """What a folder of ranks was cut for.
+
+    layout:  "mlload", "sharded_state" or "tensorizer"
+    tp, pp:  sizes
+    ep:      whether experts are whole on their rank; None where that cannot be told, or makes no difference
+    untold:  why the whole tensors could not be told from the files, "" where they were
+    fault:   what of the files is not as config.json or the manifest says, "" where nothing is
+    """
+
+    layout: str
+    tp: int
+    pp: int = 1
+    ep: bool | None = None
+    untold: str = ""
+    fault: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What is on disk (or behind a URL), with every problem met while looking.
@@ -58,6 +76,7 @@ class Checkpoint:
     files:      every file
     fingerprint: hex digest over names, sizes and headers: equal for equal headers
     problems:   findings, in order of discovery
+    cut:        of a folder of ranks that is looked at as the checkpoint that was cut (`writer.ranks`); else None
     """
 
     label: str
@@ -72,6 +91,7 @@ class Checkpoint:
     files: tuple[FileRef, ...]
     fingerprint: str
     problems: tuple[Finding, ...]
+    cut: Cut | None = None
 
     @classmethod
     def open(

@@ -117,10 +117,16 @@ def run(
     )
 
 
+def may_be_ranks(checkpoint: Checkpoint) -> bool:
+    """Whether it is worth asking `writer.ranks`, whose import takes longer than most answers."""
+    return checkpoint.format in ("sharded_state", "tensorizer") or any(
+        file.name == "manifest.json" for file in checkpoint.files
+    )
+
+
 def _whole(checkpoint: Checkpoint) -> Checkpoint:
     """Of a folder that was cut per rank, the checkpoint that was cut."""
-    ranks = checkpoint.format in ("sharded_state", "tensorizer")
-    if not ranks and not any(file.name == "manifest.json" for file in checkpoint.files):
+    if not may_be_ranks(checkpoint):
         return checkpoint
     from mlload.writer.ranks import whole
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +21,7 @@ from mlload.plan.unknowns import Unknown
 from mlload.profiles import Profile
 from mlload.profiles.gpus import Gpu, judged_by_default
 from mlload.validators.context import Request
+from mlload.validators.loading import READS_RANKS
 from mlload.validators.memory import memory_of
 from mlload.validators.rules import attempt
 from mlload.validators.verdict import Fits, Verdict, at_every_size, at_this_size, combine, fits_of, judge, kernels_of
@@ -132,12 +135,23 @@ def judge_source(source: str, question: Question, revision: str | None, *, alone
         from mlload.cli.validate_deep import read_ahead
 
         read_ahead(checkpoint, question.deep)
-    found = judge_checkpoint(checkpoint, question)
+    found = judge_checkpoint(as_cut(checkpoint), question)
     if question.deep is not None:
         from mlload.cli.validate_deep import with_contents
 
         found = with_contents(found, checkpoint, question.deep)
     return [replace(entry, checkpoint=checkpoint, question=question) for entry in found]
+
+
+def as_cut(checkpoint: Checkpoint) -> Checkpoint:
+    """Of a folder that was cut per rank, the checkpoint that was cut."""
+    from mlload.cli.inspect_result import may_be_ranks
+
+    if not may_be_ranks(checkpoint):
+        return checkpoint
+    from mlload.writer import ranks
+
+    return ranks.as_cut(checkpoint)
 
 
 def judge_checkpoint(checkpoint: Checkpoint, question: Question) -> list[Entry]:
@@ -176,6 +190,9 @@ def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[W
     allowed = allowed_length(entries[0])
     if allowed is not None:
         question = replace(question, asked=replace(question.asked, max_model_len=allowed))
+    loader = loader_of_ranks(model.checkpoint)
+    if loader is not None:
+        question = replace(question, asked=replace(question.asked, load_format=loader))
     plan, request = entries[0].plan, question.request
     if plan is None or any(at_every_size(plan, request)):
         return ()
@@ -200,6 +217,12 @@ def allowed_length(entry: Entry) -> int | None:
     """Tokens that the config allows, where more were asked for; else None."""
     refusals = (f for f in entry.verdict.findings if f.code == "CF010" and f.severity == "error")
     return next((finding.numbers["derived"] for finding in refusals), None)
+
+
+def loader_of_ranks(checkpoint: Checkpoint) -> str | None:
+    """The engine's load format for a folder of ranks; None for any other, and for those that no engine reads."""
+    cut = checkpoint.cut
+    return None if cut is None or cut.layout == "mlload" else cut.layout
 
 
 def plan_at(model: Model, question: Question, mesh: Mesh) -> Plan:
@@ -247,12 +270,39 @@ def serve_command(entry: Entry, question: Question) -> str | None:
         length = allowed_length(entry)
         if found.fits == "no":
             length = found.max_model_len
+    words = loader_words(entry, mesh)
     line = question.line
     if line is not None and line.source in (None, entry.source):
         if line.source is None:  # the model was named before the engine's command
             line = replace(line, model=entry.source)
-        return line.at(tp=mesh.tp, pp=mesh.pp, dp=mesh.dp, ep=mesh.ep, max_model_len=length)
-    return shlex.join(["vllm", "serve", entry.source, *serve_flags(mesh, question, length), *question.extra])
+        return line.at(tp=mesh.tp, pp=mesh.pp, dp=mesh.dp, ep=mesh.ep, max_model_len=length, more=words)
+    if words:
+        question = replace(question, asked=replace(question.asked, load_format=words["load-format"]))
+    more = [word for flag, value in words.items() if flag != "load-format" for word in (f"--{flag}", value)]
+    flags = [*serve_flags(mesh, question, length), *([] if more and more[0] in question.extra else more)]
+    return shlex.join(["vllm", "serve", entry.source, *flags, *question.extra])
+
+
+def loader_words(entry: Entry, mesh: Mesh) -> dict[str, str]:
+    """Flags by which the engine reads a folder of ranks; {} for any other source. vLLM looks for `model.tensors` by
+    itself, and wants the names of several ranks' files told."""
+    checkpoint = entry.model.checkpoint if entry.model is not None else None
+    loader = loader_of_ranks(checkpoint) if checkpoint is not None else None
+    if checkpoint is None or loader is None:
+        return {}
+    asked = entry.question.asked.load_format if entry.question is not None else "auto"
+    words = {"load-format": asked if READS_RANKS.get(asked) == loader else loader}
+    if loader == "tensorizer" and mesh.tp > 1:
+        (*_, name) = sorted(file.name for file in checkpoint.files if file.name.endswith(".tensors"))
+        uri = entry.source.rstrip("/") + "/" + numbered(name)
+        words["model-loader-extra-config"] = json.dumps({"tensorizer_uri": uri})
+    return words
+
+
+def numbered(name: str) -> str:
+    """ "model-rank-%03d.tensors" of "model-rank-007.tensors"."""
+    match = re.fullmatch(r"(.*?)(\d+)(\.tensors)", name)
+    return name if match is None else f"{match[1]}%0{len(match[2])}d{match[3]}"
 
 
 def nearest(entry: Entry) -> WorkingSize | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,9 +53,19 @@ class ServeLine:
         """The last value of a flag by its long name."""
         return next((entry.value for entry in reversed(self.given) if entry.name == name), default)
 
-    def at(self, *, tp: int, pp: int, dp: int, ep: bool, max_model_len: int | None = None) -> str | None:
+    def at(
+        self,
+        *,
+        tp: int,
+        pp: int,
+        dp: int,
+        ep: bool,
+        max_model_len: int | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> str | None:
         """The same line at other sizes: every other word as it was typed, but for what the engine would refuse.
-        None where that stands in the line's config file: no word of the line takes it away."""
+        more: other flags that take a value of their own, by their long names. None where what has to change stands in
+        the line's config file: no word of the line takes it away."""
         if any(not entry.words and (not entry.known or entry.value is None) for entry in self.given):
             return None
         wanted: dict[str, Any] = {
@@ -63,6 +73,7 @@ class ServeLine:
             "pipeline-parallel-size": pp,
             "data-parallel-size": dp,
             "enable-expert-parallel": ep,
+            **(more or {}),
         }
         if max_model_len is not None:
             wanted["max-model-len"] = max_model_len

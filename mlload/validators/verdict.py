@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from mlload.checkpoint.checkpoint import Cut
 from mlload.checkpoint.finding import Finding, by_severity
 from mlload.kernels.choice import Choice, choose
 from mlload.plan.kv import KV_DTYPES
@@ -67,10 +68,17 @@ def judge(plan: Plan, request: Request) -> Verdict:
     unknowns = [
         *plan.unknowns,
         *missing_facts(plan),
+        *untold(model.checkpoint.cut),
         *(Unknown(f"rule {rule.code}", rule.error, "") for rule in (*unjudged, *broken)),
     ]
     verdict = combine(once(findings), unknowns, kernels)
     return replace(verdict, fits=fits_of(plan, request, memory), memory=memory)
+
+
+def untold(cut: Cut | None) -> Iterator[Unknown]:
+    """What a folder of ranks does not tell of the checkpoint that was cut."""
+    if cut is not None and cut.untold:
+        yield Unknown("what the ranks' files hold", cut.untold, "start the engine on them")
 
 
 def fits_of(plan: Plan, request: Request, memory: MemoryAnswer | None) -> Fits | None:
@@ -110,7 +118,9 @@ def of_gpu(plan: Plan, request: Request) -> Iterator[Finding]:
 def at_every_size(plan: Plan, request: Request) -> Iterator[Finding]:
     """Errors that no parallel size changes: of the files, their tensors, their names, the config, the GPU's dtypes, and
     of what was asked beside the sizes."""
-    from_rules = _by_rules(("CF", "FI", "LO", "NM", "DT", "DR002", "DR003", "LD001", "LD002"), plan, request)
+    from_rules = _by_rules(
+        ("CF", "FI", "LO", "NM", "DT", "DR002", "DR003", "LD001", "LD002", "LD005", "LD006"), plan, request
+    )
     found = (*plan.model.checkpoint.problems, *engine_refusals(plan, request), *plan.model.findings, *from_rules)
     return (finding for finding in found if finding.severity == "error")
 

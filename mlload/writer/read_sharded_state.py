@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mlload import profiles
-from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.checkpoint import Checkpoint, Cut
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.tensor import TensorRef
 from mlload.plan.mesh import Mesh
@@ -26,6 +26,10 @@ from mlload.writer.sharded_state import SCALES, refuse_unknown, vllm_tensors
 SHOWN = 4
 
 
+class Untold(MlloadError):
+    """The files may be sound, and what they hold cannot be told from them."""
+
+
 def read_sharded_state(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
     """A checkpoint of whole tensors under their usual names, and where their bytes lie. Raises MlloadError for
     quantized models, for classes whose state is not known, and where the files are not what the config says."""
@@ -36,7 +40,7 @@ def read_sharded_state(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
     bare = replace(checkpoint, tensors={}, stray={}, format="none", index=None, problems=())
     quant, _ = formats.detect(bare)
     if quant is not None:
-        raise MlloadError(
+        raise Untold(
             f"{label} is quantized ({quant.method}), and sharded_state does not survive that: vLLM's saver writes "
             "weights after they were repacked for a kernel, its loader fills the ones before, so which of the two "
             "these files hold cannot be told",
@@ -56,6 +60,14 @@ def read_sharded_state(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
     raise found
 
 
+def cut_of(checkpoint: Checkpoint, mesh: Mesh | None = None) -> Cut:
+    """The sizes that the files are for, by their names alone where no mesh was found to fit."""
+    if mesh is None:
+        (mesh, *_) = _meshes(tuple(_by_rank(checkpoint)), None)
+        return Cut("sharded_state", mesh.tp, mesh.pp)
+    return Cut("sharded_state", mesh.tp, mesh.pp, mesh.ep)
+
+
 def _by_rank(checkpoint: Checkpoint) -> dict[str, dict[str, TensorRef]]:
     """Key of the rank ("rank0", "pp0-tp1") -> name of the state -> tensor."""
     found: dict[str, dict[str, TensorRef]] = {}
@@ -65,11 +77,11 @@ def _by_rank(checkpoint: Checkpoint) -> dict[str, dict[str, TensorRef]]:
     return found
 
 
-def _meshes(keys: tuple[str, ...], model: Model) -> tuple[Mesh, ...]:
+def _meshes(keys: tuple[str, ...], model: Model | None) -> tuple[Mesh, ...]:
     """Sizes that the files may have been cut for: names do not tell whether experts were dealt out or cut."""
     stages = {int(key[2:].partition("-")[0]) for key in keys if key.startswith("pp")}
     mesh = Mesh(tp=len(keys) // max(1, len(stages)), pp=max(1, len(stages)))
-    routed = any(param.expert_total for param in model.params)
+    routed = model is not None and any(param.expert_total for param in model.params)
     return (mesh, mesh._replace(ep=True)) if routed and mesh.tp > 1 else (mesh,)
 
 
@@ -81,7 +93,10 @@ def _placed(
     for finding in plan.violations:
         if finding.severity == "error":
             raise MlloadError(f"{label} cannot have been cut for {mesh.label()}: {finding.message}", exit_code=1)
-    refuse_unknown(plan)
+    try:
+        refuse_unknown(plan)
+    except MlloadError as error:
+        raise Untold(error.message, hint=error.hint, exit_code=error.exit_code) from None
     expected = whole_holdings(replace(bare, tensors=_expected(model)))
     dtypes: dict[str, str] = {}
     stored: dict[str, list[Stored]] = {}
@@ -110,7 +125,7 @@ def _placed(
         for name, held in tensors.items()
     }
     return (
-        replace(checkpoint, tensors=refs, format="safetensors"),
+        replace(checkpoint, tensors=refs, format="safetensors", cut=cut_of(checkpoint, mesh)),
         Holdings(checkpoint.source, tensors, fingerprint(checkpoint)),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mlload.checkpoint import json_text
-from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.checkpoint import Checkpoint, Cut
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.headers import read_headers
 from mlload.checkpoint.json_text import BadJson
@@ -60,7 +60,15 @@ def read_state(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
     used = set(names)
     files = tuple(file._replace(used=file.name in used) for file in checkpoint.files if file.name != MANIFEST)
     return (
-        replace(checkpoint, tensors=whole_refs, format="safetensors", files=files, index=None, problems=()),
+        replace(
+            checkpoint,
+            tensors=whole_refs,
+            format="safetensors",
+            files=files,
+            index=None,
+            problems=(),
+            cut=Cut("mlload", manifest["tp"], manifest["pp"], manifest["ep"]),
+        ),
         Holdings(checkpoint.source, tensors, _fingerprint(checkpoint, headers.fingerprint)),
     )
 
@@ -80,7 +88,9 @@ def read_manifest(checkpoint: Checkpoint) -> dict[str, Any]:
         )
     cuts, tensors = value.get("cuts"), value.get("tensors")
     sound = (
-        isinstance(cuts, list)
+        all(type(value.get(size)) is int and value[size] > 0 for size in ("tp", "pp"))
+        and type(value.get("ep")) is bool
+        and isinstance(cuts, list)
         and isinstance(tensors, dict)
         and all(type(number) is int and 0 <= number < len(cuts) for number in tensors.values())
         and all(_is_cut(cut) for cut in cuts)

@@ -44,7 +44,9 @@ def read_rank_files(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
     for name in _second_names(checkpoint):
         for key in [key for key in tensors if key.partition("/")[2] == name]:
             del tensors[key]
-    return read_sharded_state(replace(checkpoint, format="sharded_state", tensors=tensors, problems=()))
+    whole, holdings = read_sharded_state(replace(checkpoint, format="sharded_state", tensors=tensors, problems=()))
+    assert whole.cut is not None
+    return replace(whole, cut=whole.cut._replace(layout="tensorizer")), holdings
 
 
 def _second_names(checkpoint: Checkpoint) -> set[str]:

@@ -10,7 +10,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.base import Range
 from mlload.writer.boxes import bytes_box, bytes_shape, runs
 from mlload.writer.holdings import Holdings
-from mlload.writer.read_state import is_state, read_state
+from mlload.writer.ranks import read_ranks
 
 PIECE = 8 * 1024 * 1024
 
@@ -29,8 +29,9 @@ class Side:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.holdings: Holdings | None = None
         self.checkpoint = checkpoint
-        if is_state(checkpoint):
-            self.checkpoint, self.holdings = read_state(checkpoint)
+        cut = read_ranks(checkpoint)
+        if cut is not None:
+            self.checkpoint, self.holdings = cut
         self._files = [file.name for file in self.checkpoint.files]
         self.tensors = {
             name: Described(ref.dtype, ref.shape, ref.nbytes) for name, ref in self.checkpoint.tensors.items()
