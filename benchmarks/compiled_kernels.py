@@ -72,9 +72,12 @@ def text(row: dict[str, Any]) -> str:
 
 
 def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The old table with the rows that were compiled again."""
-    fresh = {(row["kernel"], row["sm"]): row for row in new}
-    return [fresh.get((row["kernel"], row["sm"]), row) for row in old]
+    """The old table with the rows that were compiled again, and with those of kernels that it did not have."""
+    from mlload.kernels.triton.shipped import cases
+
+    known = {(row["kernel"], row["sm"]): row for row in (*old, *new)}
+    order = [(case.name, capability) for case in cases() for capability in case.targets]
+    return [known[key] for key in order if key in known]
 
 
 HEAD = (

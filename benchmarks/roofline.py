@@ -31,8 +31,8 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("w4a16 g128 sym", 4 + 16 / 128, "bf16", "w4a16 bf16 g128 BM16"),
-    Kind("w4a16 g128 asym", 4 + 24 / 128, "bf16", "w4a16 bf16 g128 asym BM16"),
-    Kind("w4a16 g32 asym", 4 + 24 / 32, "bf16", "w4a16 bf16 g32 asym BM16"),
+    Kind("w4a16 g128 asym", 4 + 32 / 128, "bf16", "w4a16 bf16 g128 asym BM16"),
+    Kind("w4a16 g32 asym", 4 + 32 / 32, "bf16", "w4a16 bf16 g32 asym BM16"),
     Kind("w8a16 channel", 8, "bf16", "w8a16 bf16 g-1 BM16"),
     Kind("fp8 block", 8 + 32 / 128**2, "fp8", "fp8_block BM16"),
     Kind("int8", 8, "int8", "int8 BM16"),

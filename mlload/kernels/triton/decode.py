@@ -34,7 +34,7 @@ fma.rn.bf16x2 $3, $3, o, b;
 }"""
 INT4_BF16_ZERO = """{
 .reg .b32 t, o;
-mov.b32 o, 0x3f803f80;
+mov.b32 o, 0xbf80bf80;
 lop3.b32 $0, $4, 0x000f000f, 0x43004300, 0xea;
 shr.u32 t, $4, 4;
 lop3.b32 $1, t, 0x000f000f, 0x43004300, 0xea;
@@ -42,10 +42,10 @@ shr.u32 t, $4, 8;
 lop3.b32 $2, t, 0x000f000f, 0x43004300, 0xea;
 shr.u32 t, $4, 12;
 lop3.b32 $3, t, 0x000f000f, 0x43004300, 0xea;
-fma.rn.bf16x2 $0, $0, o, $5;
-fma.rn.bf16x2 $1, $1, o, $5;
-fma.rn.bf16x2 $2, $2, o, $5;
-fma.rn.bf16x2 $3, $3, o, $5;
+fma.rn.bf16x2 $0, $5, o, $0;
+fma.rn.bf16x2 $1, $5, o, $1;
+fma.rn.bf16x2 $2, $5, o, $2;
+fma.rn.bf16x2 $3, $5, o, $3;
 }"""
 INT4_F16 = """{
 .reg .b32 t, o, b, c, s;
@@ -65,7 +65,7 @@ fma.rn.f16x2 $3, $3, s, c;
 }"""
 INT4_F16_ZERO = """{
 .reg .b32 t, o;
-mov.b32 o, 0x3c003c00;
+mov.b32 o, 0xbc00bc00;
 lop3.b32 $0, $4, 0x000f000f, 0x64006400, 0xea;
 shr.u32 t, $4, 4;
 lop3.b32 $1, t, 0x000f000f, 0x64006400, 0xea;
@@ -73,10 +73,10 @@ shr.u32 t, $4, 8;
 lop3.b32 $2, t, 0x000f000f, 0x64006400, 0xea;
 shr.u32 t, $4, 12;
 lop3.b32 $3, t, 0x000f000f, 0x64006400, 0xea;
-fma.rn.f16x2 $0, $0, o, $5;
-fma.rn.f16x2 $1, $1, o, $5;
-fma.rn.f16x2 $2, $2, o, $5;
-fma.rn.f16x2 $3, $3, o, $5;
+fma.rn.f16x2 $0, $5, o, $0;
+fma.rn.f16x2 $1, $5, o, $1;
+fma.rn.f16x2 $2, $5, o, $2;
+fma.rn.f16x2 $3, $5, o, $3;
 }"""
 INT8_BF16 = """{
 .reg .b32 t, o, b;
@@ -114,12 +114,12 @@ fma.rn.f16x2 $1, $1, o, b;
 }"""
 INT8_F16_ZERO = """{
 .reg .b32 t, o;
-mov.b32 o, 0x3c003c00;
+mov.b32 o, 0xbc00bc00;
 lop3.b32 $0, $2, 0x00ff00ff, 0x64006400, 0xea;
 shr.u32 t, $2, 8;
 lop3.b32 $1, t, 0x00ff00ff, 0x64006400, 0xea;
-fma.rn.f16x2 $0, $0, o, $3;
-fma.rn.f16x2 $1, $1, o, $3;
+fma.rn.f16x2 $0, $3, o, $0;
+fma.rn.f16x2 $1, $3, o, $1;
 }"""
 # x * 2**120 and x * 2**8: a product is a fused multiply-add with -0, which keeps the sign of zero.
 E4M3_BF16 = """{
@@ -200,6 +200,11 @@ fma.rn.f16x2 $3, $3, m, z;
 }"""
 
 
+# The first operand's lowest byte under 0x43 or 0x64, twice: 128 + zero in bf16, 1024 + zero in fp16. An instruction
+# holds one constant, the order here; the other is the one that codes meet, which stands in a register already.
+PAIR_BF16 = tl.constexpr("prmt.b32 $0, $1, 0x43004300, 0x5050;")
+PAIR_F16 = tl.constexpr("prmt.b32 $0, $1, 0x64006400, 0x5050;")
+
 # (code, with zero points, bf16) -> PTX.
 PTX_TABLE = {
     ("int4", False, True): INT4_BF16,
@@ -226,7 +231,7 @@ def ptx(code: str, zero: bool, dtype: tl.dtype) -> str:
 def decode_words(q, zero, CODE: tl.constexpr, ZERO: tl.constexpr, DTYPE: tl.constexpr, PTX: tl.constexpr):
     """Words uint16 [rows, P] -> one DTYPE [rows, P] a plane.
 
-    zero: uint8 zero points [rows] where ZERO, else not read.
+    zero: zero points [rows] where ZERO, else not read: of int4 the lowest byte of any integer, of int8 uint8.
     """
     if PTX:
         if CODE == "int4" or CODE == "e2m1":
@@ -235,7 +240,7 @@ def decode_words(q, zero, CODE: tl.constexpr, ZERO: tl.constexpr, DTYPE: tl.cons
                 if tl.bfloat16 == DTYPE:
                     return tl.inline_asm_elementwise(
                         ptx(CODE, ZERO, DTYPE),
-                        "=r,=r,=r,=r,r,r",
+                        "=r,=r,=r,=r,r,r,r",
                         [q, bias],
                         (tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
                         True,
@@ -244,7 +249,7 @@ def decode_words(q, zero, CODE: tl.constexpr, ZERO: tl.constexpr, DTYPE: tl.cons
                 else:
                     return tl.inline_asm_elementwise(
                         ptx(CODE, ZERO, DTYPE),
-                        "=r,=r,=r,=r,r,r",
+                        "=r,=r,=r,=r,r,r,r",
                         [q, bias],
                         (tl.float16, tl.float16, tl.float16, tl.float16),
                         True,
@@ -272,11 +277,11 @@ def decode_words(q, zero, CODE: tl.constexpr, ZERO: tl.constexpr, DTYPE: tl.cons
             bias = tl.broadcast_to(_bias(zero, CODE, DTYPE)[:, None], q.shape)
             if tl.bfloat16 == DTYPE:
                 return tl.inline_asm_elementwise(
-                    ptx(CODE, ZERO, DTYPE), "=r,=r,r,r", [q, bias], (tl.bfloat16, tl.bfloat16), True, 2
+                    ptx(CODE, ZERO, DTYPE), "=r,=r,r,r,r", [q, bias], (tl.bfloat16, tl.bfloat16), True, 2
                 )
             else:
                 return tl.inline_asm_elementwise(
-                    ptx(CODE, ZERO, DTYPE), "=r,=r,r,r", [q, bias], (tl.float16, tl.float16), True, 2
+                    ptx(CODE, ZERO, DTYPE), "=r,=r,r,r,r", [q, bias], (tl.float16, tl.float16), True, 2
                 )
         elif tl.bfloat16 == DTYPE:
             return tl.inline_asm_elementwise(
@@ -298,14 +303,16 @@ def decode_words(q, zero, CODE: tl.constexpr, ZERO: tl.constexpr, DTYPE: tl.cons
 
 @triton.jit
 def _bias(zero, CODE: tl.constexpr, DTYPE: tl.constexpr):
-    """Bits of what the PTX adds: minus the magic number and the zero point."""
-    z = zero.to(tl.uint16)
-    if tl.float16 == DTYPE:
-        return z | 0xE400
-    elif CODE == "int4":
-        return z | 0xC300
+    """Twice in a word: what the PTX takes off, the magic number and the zero point; of int8 in bf16 what it adds."""
+    if CODE == "int4" or tl.float16 == DTYPE:
+        wide = zero.to(tl.int32)
+        if tl.bfloat16 == DTYPE:
+            return tl.inline_asm_elementwise(PAIR_BF16, "=r,r", [wide], tl.int32, True, 1)
+        else:
+            return tl.inline_asm_elementwise(PAIR_F16, "=r,r", [wide], tl.int32, True, 1)
     else:
-        return (128.0 - zero.to(tl.float32)).to(tl.bfloat16).to(tl.uint16, bitcast=True)
+        one = (128.0 - zero.to(tl.float32)).to(tl.bfloat16).to(tl.uint16, bitcast=True)
+        return one.to(tl.int32) * 0x10001
 
 
 @triton.jit
@@ -314,7 +321,7 @@ def plain(code, zero, CODE: tl.constexpr, ZERO: tl.constexpr, DTYPE: tl.constexp
     if CODE == "int4":
         value = code.to(tl.float32)
         if ZERO:
-            value -= zero.to(tl.float32)[:, None]
+            value -= (zero & 255).to(tl.float32)[:, None]
         else:
             value -= 8.0
     elif CODE == "int8":

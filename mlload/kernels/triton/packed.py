@@ -4,7 +4,8 @@ N, K, G, P as in the package. Everything stays on the device where it lies; done
     weight       int16 [N/64, K/BK, 64, P]
     scale        float [groups, N padded to 64]; e8m0 and e4m3 scales as bf16, which holds them exactly: converting them
                  in the main loop costs more than their second byte
-    zero         uint8 [groups, N padded to 64], asymmetric integers only
+    zero         uint8 [groups, N padded to 64], asymmetric integers only, and of 4 bits only where their scales have
+                 more than 15 bits of fraction; else `scale` is int32 and holds both (`words_of`)
     global_scale float32 [N padded to 64], nvfp4 only: of each row, since rows of two linears may lie in one matrix
     order        int64 [K'], act-order only: which column of x each packed column multiplies
 """
@@ -83,7 +84,22 @@ def pack_integers(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int)
     out["scale"] = pad_rows(_whole_tiles(scale, codes.shape[1], spec))
     if zero is not None:
         out["zero"] = pad_rows(_whole_tiles(zero, codes.shape[1], spec))
+        words = words_of(out["scale"], out["zero"]) if spec.code == "int4" else None
+        if words is not None:
+            out["scale"] = words
+            del out["zero"]
     return out
+
+
+def words_of(scale: Tensor, zero: Tensor) -> Tensor | None:
+    """float32 scales with the zero point in the lowest byte, as int32; None where a scale needs that byte itself."""
+    bits = scale.to(torch.float32).view(torch.int32)
+    return None if bool((bits & 255).any()) else bits | zero.to(torch.int32)
+
+
+def split_words(words: Tensor) -> tuple[Tensor, Tensor]:
+    """(scale float32, zero uint8) again."""
+    return (words & -256).view(torch.float32), (words & 255).to(torch.uint8)
 
 
 def in_groups(g_idx: Tensor, count: int, group: int) -> tuple[Tensor, Tensor | None]:
@@ -148,6 +164,9 @@ def unpack_linear(spec: Spec, packed: Mapping[str, Tensor], n: int, k: int) -> T
     codes = unpack(packed["weight"], spec.layout, n, wide)
     scale = packed["scale"][:, :n]
     zero = packed["zero"][:, :n].float() if "zero" in packed else None
+    if scale.dtype == torch.int32:
+        scale, codes_of_zero = split_words(scale)
+        zero = codes_of_zero.float()
     size = wide if spec.group < 0 else spec.group
     spread = torch.arange(wide, device=codes.device) // size
     if spec.code == "e2m1":

@@ -66,10 +66,24 @@ def dense() -> Iterator[Case]:
         yield weight_only_case("nvfp4", "e2m1", dtype, 16, config, shared=True)
 
 
+# Of experts: (name, code, group, zero points).
+ROUTED = (
+    ("float", "float", -1, False),
+    ("w4a16", "int4", 128, False),
+    ("w4a16", "int4", 128, True),
+    ("w8a16", "int8", 128, False),
+    ("fp8_weights", "e4m3", 128, False),
+    ("mxfp4", "e2m1", 32, False),
+    ("nvfp4", "e2m1", 16, False),
+)
+
+
 def routed() -> Iterator[Case]:
     for block in (16, 64):
-        for name, code, group in (("float", "float", -1), ("w4a16", "int4", 128), ("mxfp4", "e2m1", 32)):
-            case = weight_only_case(f"moe_{name}", code, "bf16", group, configs.Config(128, block, 4, 4), routed=True)
+        for name, code, group, zero in ROUTED:
+            tile = configs.Config(128, block, 4, 4)
+            shared = name == "nvfp4"
+            case = weight_only_case(f"moe_{name}", code, "bf16", group, tile, routed=True, zero=zero, shared=shared)
             warps = tuple((target, moe_device.grouped_warps(code, block, target)) for target in TARGETS)
             yield case._replace(other_warps=warps)
 
@@ -88,12 +102,13 @@ def weight_only_case(
 ) -> Case:
     planes, widest = {"int4": (4, 32), "e2m1": (4, 32), "float": (1, 64)}.get(code, (2, 64))
     width = widest if group < 0 else min(widest, group)
+    words = zero and code == "int4"
     pointer = f"*{dtype}"
     signature = {
         "x": pointer,
         "w": pointer if code == "float" else "*i16",
-        "s": "*fp32" if code == "e4m3" else "*bf16" if code == "e2m1" else pointer,
-        "z": "*u8" if zero else "*i16",
+        "s": "*i32" if words else "*fp32" if code == "e4m3" else "*bf16" if code == "e2m1" else pointer,
+        "z": "*i32" if words else "*u8" if zero else "*i16",
         "bias": pointer,
         "y": "*fp32" if split else pointer,
         "rows": "*i32",
@@ -105,6 +120,7 @@ def weight_only_case(
         "CODE": code,
         "DTYPE": FLOATS[dtype],
         "ZERO": zero,
+        "WORDS": words,
         "BIAS": routed,
         "ROUTED": routed,
         "GLOBAL": shared,
@@ -136,7 +152,9 @@ def eight_bits() -> Iterator[Case]:
         yield _w8a8("fp8_block", config, blocked=True)
     yield _w8a8("fp8_channel", w8a8_device.BY_ROWS[0][1])
     yield _w8a8("moe_fp8_block", configs.Config(64, 16, 4, 4), blocked=True, routed=True)
+    yield _w8a8("moe_fp8_channel", configs.Config(64, 16, 4, 4), routed=True)
     yield _w8a8("int8", w8a8_device.BY_ROWS[0][1], int8=True)
+    yield _w8a8("moe_int8", configs.Config(64, 16, 4, 4), int8=True, routed=True)
 
 
 def _w8a8(
@@ -184,7 +202,7 @@ def beside() -> Iterator[Case]:
         planes, widest = (4, 32) if code in ("int4", "e2m1") else (2, 64)
         signature = {
             "w": "*i16",
-            "s": "*fp32" if code == "e4m3" else "*bf16",
+            "s": "*fp32" if code == "e4m3" else "*i32" if code == "int4" else "*bf16",
             "z": "*u8",
             "global_scale": "*fp32",
             "y": "*bf16",
@@ -193,6 +211,7 @@ def beside() -> Iterator[Case]:
         constants = {
             "CODE": code,
             "ZERO": code == "int4",
+            "WORDS": code == "int4",
             "GLOBAL": False,
             "G": max(group, 0),
             "P": widest,

@@ -3,6 +3,8 @@
     x [M, K] bf16 or f16, y [M, N]; w int16 [N/64, K/BK, 64, P] (`planes`); s [K/G, N] scales in any float dtype;
     z uint8 [K/G, N] zero points; global_scale float32 [N], nvfp4's; with experts, w, s, z, global_scale and the bias
     have a leading E, and rows are routed (`moe`)
+    WORDS: s is int32 [K/G, N], float32 scales whose lowest byte is the zero point, and z is not read. Four bytes are
+    copied to shared memory ahead of time; fewer go through registers, and wait for each other there
     CODE "float": w is [N, K] in the activations' dtype and has no scales (experts that are not quantized)
 The weight is the left operand, acc[BN, BM] = W x^T: Hopper reads it from registers, and M is not padded to 64.
 Scales multiply the accumulator, once per group: the codes stay exact in 16 bits, and all rounding is fp32's.
@@ -41,6 +43,7 @@ def weight_only_gemm(
     CODE: tl.constexpr,
     DTYPE: tl.constexpr,
     ZERO: tl.constexpr,
+    WORDS: tl.constexpr,
     BIAS: tl.constexpr,
     ROUTED: tl.constexpr,
     GLOBAL: tl.constexpr,
@@ -91,7 +94,9 @@ def weight_only_gemm(
     last = tl.minimum(first + tiles_per_split, k_tiles)
     acc = tl.zeros((BN, BM), tl.float32)
     row_zero = on
-    if ZERO and G == 0:
+    if WORDS and G == 0:
+        row_zero = tl.load(s + on, mask=live_n, other=0)
+    elif ZERO and G == 0:
         row_zero = tl.load(z + on, mask=live_n, other=0)
     PER_GROUP: tl.constexpr = PLANES if G == 0 else (G // P if G // P < PLANES else PLANES)
     for tile in range(first, last):
@@ -102,7 +107,9 @@ def weight_only_gemm(
             q = tl.load(w + tile * (64 * P) + offset_w, mask=live_n[:, None], other=0).to(tl.uint16, bitcast=True)
         for part in tl.static_range(PLANES // PER_GROUP):
             zero = row_zero
-            if ZERO and G != 0:
+            if WORDS and G != 0:
+                zero = tl.load(s + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0)
+            elif ZERO and G != 0:
                 zero = tl.load(z + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0)
             if CODE == "float":  # noqa: SIM108
                 planes = (q,)
@@ -122,9 +129,14 @@ def weight_only_gemm(
                 else:
                     group = tl.dot(planes[part * PER_GROUP + i], columns, group)
             if G != 0:
-                raw = tl.load(s + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0.0)
-                acc += group * raw.to(tl.float32)[:, None]
-    if G == 0 and CODE != "float":
+                if WORDS:
+                    acc += group * scale_of(zero)[:, None]
+                else:
+                    raw = tl.load(s + (tile * BK + part * PER_GROUP * P) // G * n_rows + on, mask=live_n, other=0.0)
+                    acc += group * raw.to(tl.float32)[:, None]
+    if WORDS and G == 0:
+        acc *= scale_of(row_zero)[:, None]
+    elif G == 0 and CODE != "float":
         acc *= tl.load(s + on, mask=live_n, other=0.0).to(tl.float32)[:, None]
     if GLOBAL:
         acc *= tl.load(global_scale + on, mask=live_n, other=0.0)[:, None]
@@ -137,6 +149,11 @@ def weight_only_gemm(
             acc += tl.load(bias + on, mask=on < N, other=0.0).to(tl.float32)[:, None]
         target = y + slot.to(tl.int64)[None, :] * N + on[:, None]
         tl.store(target, acc.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def scale_of(words):
+    return (words & -256).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -165,6 +182,7 @@ def dequantize_planes(
     n_rows,
     CODE: tl.constexpr,
     ZERO: tl.constexpr,
+    WORDS: tl.constexpr,
     GLOBAL: tl.constexpr,
     G: tl.constexpr,
     P: tl.constexpr,
@@ -183,10 +201,15 @@ def dequantize_planes(
     for part in tl.static_range(PLANES // PER_GROUP):
         group = 0 if G == 0 else (tile * BK + part * PER_GROUP * P) // G
         zero = on
-        if ZERO:
-            zero = tl.load(z + group * n_rows + on)
+        raw = tl.load(s + group * n_rows + on)
+        if WORDS:
+            zero = raw
+            scale = scale_of(raw)
+        else:
+            scale = raw.to(tl.float32)
+            if ZERO:
+                zero = tl.load(z + group * n_rows + on)
         planes = decode_words(q, zero, CODE, ZERO, DTYPE, PTX)
-        scale = tl.load(s + group * n_rows + on).to(tl.float32)
         if GLOBAL:
             scale *= tl.load(global_scale + on)
         for i in tl.static_range(PER_GROUP):

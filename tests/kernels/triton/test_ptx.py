@@ -14,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mlload.kernels.triton.decode import PTX_TABLE
+from mlload.kernels.triton.decode import PAIR_BF16, PAIR_F16, PTX_TABLE
 
 Words = NDArray[np.uint32]
 ALL = np.arange(65536, dtype=np.uint32)
@@ -48,6 +48,17 @@ def lop3(a: Words, b: Words, c: Words, table: Any) -> Words:
     return total
 
 
+def permuted(a: Words, b: Words, order: int) -> Words:
+    """Byte i of the result is the byte of b, a (counted from a's lowest) that nibble i of the order names."""
+    both = a.astype(np.uint64) | (np.uint64(int(b)) << np.uint64(32))
+    total = np.zeros_like(both)
+    for i in range(4):
+        nibble = order >> (4 * i) & 15
+        assert nibble < 8, "no sign is spread"
+        total |= ((both >> np.uint64(8 * nibble)) & np.uint64(255)) << np.uint64(8 * i)
+    return total.astype(np.uint32)
+
+
 def packed_fma(dtype: torch.dtype) -> Callable[..., Words]:
     def half(words: Words, shift: int) -> Any:
         bits = ((words >> np.uint32(shift)) & 0xFFFF).astype(np.uint16).reshape(-1)
@@ -71,6 +82,7 @@ OPS: dict[str, Callable[..., Words]] = {
     "shl.b32": lambda a, b: a << b,
     "shr.u32": lambda a, b: a >> b,
     "lop3.b32": lop3,
+    "prmt.b32": lambda a, b, order: permuted(a, b, int(order)),
     "fma.rn.bf16x2": packed_fma(torch.bfloat16),
     "fma.rn.f16x2": packed_fma(torch.float16),
 }
@@ -87,10 +99,19 @@ def expected(code: str, field: NDArray[np.uint32], zero: int) -> torch.Tensor:
 
 
 def bias_word(code: str, zero: int, bf16: bool) -> int:
-    """What `decode._bias` hands over: minus the magic number, and the zero point."""
-    value = -(1024.0 + zero) if not bf16 else -(128.0 + zero) if code == "int4" else 128.0 - zero
+    """What `decode._bias` hands over: the magic number and the zero point; of int8 in bf16, 128 less the zero point."""
+    value = 1024.0 + zero if not bf16 else 128.0 + zero if code == "int4" else 128.0 - zero
     bits = torch.tensor(value, dtype=torch.bfloat16 if bf16 else torch.float16).view(torch.int16).item() & 0xFFFF
     return bits | bits << 16
+
+
+@pytest.mark.parametrize(("ptx", "bf16"), [(PAIR_BF16, True), (PAIR_F16, False)])
+def test_zero_points_of_any_word(ptx: Any, bf16: bool) -> None:
+    """A scale may stand above the zero point."""
+    words = np.arange(256, dtype=np.uint32) | np.uint32(0x3C80A500)
+    (found,) = evaluate("{" + ptx.value + "}", 1, [words])
+    most = 128 if bf16 else 256
+    assert found[:most].tolist() == [bias_word("int4", zero, bf16) for zero in range(most)]
 
 
 @pytest.mark.parametrize("key", PTX_TABLE, ids=lambda key: f"{key[0]}{'-zero' * key[1]}-{'bf16' if key[2] else 'f16'}")
