@@ -5,7 +5,7 @@ Asked from the top: the engine's compiled kernels (provider vllm), then torch's,
 
 from __future__ import annotations
 
-from mlload.kernels import conditions, gpu_conditions
+from mlload.kernels import conditions, gpu_conditions, vllm_conditions
 from mlload.kernels.kernel import Candidate
 
 CANDIDATES: tuple[Candidate, ...] = (
@@ -14,6 +14,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate("int8_dynamic", "torch", "cpu", conditions.int8_dynamic_cpu, "mlload.kernels.cpu.int8:Int8Dynamic"),
     Candidate("fp8_emulated", "torch", "cpu", conditions.fp8_cpu, "mlload.kernels.cpu.fp8:Fp8Emulated"),
     Candidate("dequantized", "torch", "cpu", conditions.readable, "mlload.kernels.cpu.dequantized:Dequantized"),
+    Candidate("machete", "vllm", "cuda", vllm_conditions.machete, "mlload.kernels.vllm_ops.machete:Machete"),
     Candidate("marlin", "vllm", "cuda", gpu_conditions.vllm_marlin, "mlload.kernels.vllm_ops.marlin:Marlin"),
     Candidate("cutlass_fp8", "vllm", "cuda", gpu_conditions.vllm_cutlass_fp8, "mlload.kernels.vllm_ops.fp8:CutlassFp8"),
     Candidate("scaled_mm", "torch", "cuda", gpu_conditions.scaled_mm, "mlload.kernels.triton.w8a8_linear:ScaledMM"),

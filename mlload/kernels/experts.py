@@ -6,12 +6,12 @@ expert as stored. Router weights multiply what the experts return.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mlload.checkpoint.finding import MlloadError
-from mlload.kernels import gpu_conditions
+from mlload.kernels import gpu_conditions, vllm_conditions
 from mlload.kernels.choice.question import Declined
 from mlload.kernels.conditions import YES, Capability, readable
 from mlload.kernels.families import family
@@ -26,13 +26,17 @@ ACTIVATIONS = ("silu", "swiglu_oai")
 
 
 class ExpertShape(NamedTuple):
-    """activation: "silu" (gate in the first I rows of gate_up) or "swiglu_oai" (gate and up alternate, clamped)."""
+    """activation: "silu" (gate in the first I rows of gate_up) or "swiglu_oai" (gate and up alternate, clamped).
+
+    dealt_out: a router's choice may be an expert of another rank (-1)
+    """
 
     experts: int
     hidden: int
     inner: int
     activation: str = "silu"
     limit: float = 7.0
+    dealt_out: bool = False
 
 
 class ExpertsKernel(Protocol):
@@ -76,6 +80,26 @@ def fused(scheme: Scheme | None, shape: ExpertShape, dtype: str, capability: Cap
     return YES
 
 
+class ExpertsCandidate(NamedTuple):
+    """can_implement: (scheme, shape, dtype name, capability) -> verdict; where: "module:class"."""
+
+    name: str
+    provider: str
+    can_implement: Callable[[Scheme | None, ExpertShape, str, Capability], Verdict]
+    where: str
+
+
+CANDIDATES = (
+    ExpertsCandidate(
+        "fused_marlin_moe", "vllm", vllm_conditions.marlin_experts, "mlload.kernels.vllm_ops.experts:MarlinExperts"
+    ),
+    ExpertsCandidate(
+        "fused_experts", "vllm", vllm_conditions.triton_experts, "mlload.kernels.vllm_ops.experts:TritonExperts"
+    ),
+    ExpertsCandidate("fused_moe", "mlload", fused, "mlload.kernels.triton.experts:FusedExperts"),
+)
+
+
 def native_fp8(scheme: Scheme | None, capability: Capability) -> bool:
     """Whether activations are quantized too, for fp8 instructions. Not where each expert has a scale of its own for
     them (static): the weights are unpacked then, and activations keep their 16 bits."""
@@ -87,19 +111,23 @@ def native_fp8(scheme: Scheme | None, capability: Capability) -> bool:
 def select_grouped(
     scheme: Scheme | None, shape: ExpertShape, dtype: Any, device: Any, capability: Capability = None
 ) -> tuple[ChosenExperts | None, tuple[Declined, ...]]:
-    """The kernel that runs all experts of a layer at once on a GPU; none, and who declined."""
+    """The kernel that runs all experts of a layer at once on a GPU, vLLM's before ours; none, and who declined."""
     import torch
 
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     if capability is None:
         capability = torch.cuda.get_device_capability(device)
     name = str(dtype).removeprefix("torch.")
-    verdict = fused(scheme, shape, name, capability)
-    if not verdict.ok:
-        return None, (Declined("fused_moe", verdict.reason),)
-    module = import_module("mlload.kernels.triton.experts")
-    kernel = module.FusedExperts(scheme, shape, dtype, native_fp8(scheme, capability))
-    return ChosenExperts(kernel, "mlload", ()), ()
+    declined: list[Declined] = []
+    for candidate in CANDIDATES:
+        verdict = candidate.can_implement(scheme, shape, name, capability)
+        if verdict.ok:
+            module, _, made = candidate.where.partition(":")
+            native = (native_fp8(scheme, capability),) if candidate.provider == "mlload" else ()
+            kernel: ExpertsKernel = getattr(import_module(module), made)(scheme, shape, dtype, *native)
+            return ChosenExperts(kernel, candidate.provider, tuple(declined)), ()
+        declined.append(Declined(candidate.name, verdict.reason))
+    return None, tuple(declined)
 
 
 def select_experts(

@@ -64,10 +64,14 @@ def test_the_first_that_can(scheme: Scheme, capability: tuple[int, int], dtype: 
 def test_vllm_is_asked_first_where_it_is_installed(packages: set[str]) -> None:
     assert dict(first(AWQ, 4096, 4096, "bfloat16", "cuda", H200)[1])["marlin"] == "vllm is not installed"
     packages.add("vllm")
-    assert first(AWQ, 4096, 4096, "bfloat16", "cuda", H200)[0].name == "marlin"
+    assert first(AWQ, 4096, 4096, "bfloat16", "cuda", H200)[0].name == "machete"
+    assert first(AWQ, 4096, 4096, "bfloat16", "cuda", A100)[0].name == "marlin"
+    narrow, before = first(linears.grouped("gptq", group=32), 4096, 4096, "bfloat16", "cuda", H200)
+    assert (narrow.name, dict(before)["machete"]) == ("marlin", "groups of 64, 128 or one a row, not 32")
     assert first(linears.FP8_CHANNEL, 4096, 4096, "bfloat16", "cuda", H200)[0].name == "cutlass_fp8"
     candidate, declined = first(AWQ, 4096 + 32, 4096, "bfloat16", "cuda", H200)
     assert candidate.name == "weight_only"
+    assert dict(declined)["machete"] == "N per rank must be a multiple of 128: 4128 % 128 = 32"
     assert dict(declined)["marlin"] == "N per rank must be a multiple of 64: 4128 % 64 = 32"
 
 
@@ -109,7 +113,9 @@ def test_the_functions_are_in_vllms_source_with_these_parameters() -> None:
             if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "function"):
                 continue
             first_argument, *others = node.args
-            module = utils if isinstance(first_argument, ast.Name) else ast.literal_eval(first_argument)
+            constants = {"UTILS": utils, "OPERATORS": "vllm._custom_ops"}
+            named = isinstance(first_argument, ast.Name)
+            module = constants[first_argument.id] if named else ast.literal_eval(first_argument)
             name = ast.literal_eval(others[0])
             starred = [a for a in others if isinstance(a, ast.Starred)]
             parameters = [ast.literal_eval(argument) for argument in others[1:] if argument not in starred]
@@ -117,4 +123,4 @@ def test_the_functions_are_in_vllms_source_with_these_parameters() -> None:
             found = next(f for f in source.body if isinstance(f, ast.FunctionDef) and f.name == name)
             assert {argument.arg for argument in found.args.args} >= set(parameters), name
             seen += 1
-    assert seen == 7
+    assert seen == 17

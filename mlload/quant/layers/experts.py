@@ -74,6 +74,7 @@ class QuantizedExperts(nn.Module):
         self.held = held
         # A bias of a row-parallel half is whole on every rank and may be added once.
         self.adds_bias = whole or group.rank == 0
+        self.dealt_out = whole
         self.linears = linears
         self.dtype = dtype
         self.group = group
@@ -89,7 +90,9 @@ class QuantizedExperts(nn.Module):
         """One kernel for all experts, or one for each one's linears; the stored tensors are forgotten."""
         device = next(param.device for linear in self.linears for param in linear.tensors.values())
         stacks = (Stack(linear.role, linear.scheme, linear.n, linear.k) for linear in self.linears)
-        chosen, declined = ask(stacks, len(self.held), self._gated, self.original, self.dtype, device)
+        chosen, declined = ask(
+            stacks, len(self.held), self._gated, self.original, self.dtype, device, dealt_out=self.dealt_out
+        )
         if chosen is not None:
             self._group(chosen.kernel)
             self.uses.add(KernelUse(chosen.kernel.name, chosen.provider, True, chosen.declined))

@@ -41,10 +41,18 @@ class Asked(NamedTuple):
 
 
 def ask(
-    stacks: Iterable[Stack], experts: int, gated: Callable[[Tensor], Tensor], original: Any, dtype: torch.dtype,
+    stacks: Iterable[Stack],
+    experts: int,
+    gated: Callable[[Tensor], Tensor],
+    original: Any,
+    dtype: torch.dtype,
     device: torch.device,
-) -> Asked:  # fmt: skip
-    """stacks: of every expert, repeated ones count once; gated: [rows, 2I] -> [rows, I], the class's own."""
+    *,
+    dealt_out: bool = False,
+) -> Asked:
+    """stacks: of every expert, repeated ones count once; gated: [rows, 2I] -> [rows, I], the class's own.
+
+    dealt_out: others' experts are chosen too"""
     if not asks(device):
         return Asked(None, ())
     found = set(stacks)
@@ -55,7 +63,7 @@ def ask(
         if not activation:
             reason = ODD_ACTIVATION
         else:
-            shape = ExpertShape(experts, down.n, down.k, activation, limit)
+            shape = ExpertShape(experts, down.n, down.k, activation, limit, dealt_out)
             return Asked(*select_grouped(down.scheme, shape, dtype, device))
     return Asked(None, (Declined(NAME, reason),))
 
