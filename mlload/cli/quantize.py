@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from mlload.checkpoint.finding import MlloadError
 from mlload.cli import options
 from mlload.cli.output import Output
 
@@ -65,6 +66,13 @@ mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
 @click.option("--samples", type=click.IntRange(1), default=128, show_default=True, help="Of calibration text.")
 @click.option("--seq-len", type=click.IntRange(8), default=512, show_default=True, help="Tokens of each.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which samples are drawn.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where layers run that look at data; auto takes a GPU that torch sees.",
+)
 @click.option("--eval-samples", type=click.IntRange(0), default=0, help="Chunks for perplexity before and after.")
 @options.tp
 @click.option(
@@ -134,12 +142,19 @@ def quantized(checkpoint: Any, recipe: Any, values: dict[str, Any], progress: An
 
     output = values["output"] or default_output(checkpoint.label, values["method"])
     sizes = (1,) if values["tp"] is None else tuple(options.sizes(values["tp"], "--tp"))
+    device = chosen_device(values["device"])
     calibration = None
     if recipe.calibrated or values["eval_samples"]:
         from mlload.engine.calibrate_text import read_calibration
 
         calibration = read_calibration(
-            checkpoint, values["calib"], values["samples"], values["seq_len"], values["seed"], values["act_order"]
+            checkpoint,
+            values["calib"],
+            values["samples"],
+            values["seq_len"],
+            values["seed"],
+            values["act_order"],
+            device=device,
         )
     result = run(
         checkpoint,
@@ -163,6 +178,17 @@ def quantized(checkpoint: Any, recipe: Any, values: dict[str, Any], progress: An
     if result.written:
         reports = write_reports(result, values["report"] or f"{output.rstrip('/')}.quantize")
     return result, reports
+
+
+def chosen_device(typed: str) -> str:
+    if typed == "cpu":
+        return typed
+    import torch
+
+    available = torch.cuda.is_available()
+    if typed == "cuda" and not available:
+        raise MlloadError("--device cuda: torch finds no GPU here", hint="--device cpu", exit_code=3)
+    return "cuda" if available else "cpu"
 
 
 def default_output(label: str, method: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,17 +25,18 @@ from mlload.engine.calibrate_samples import NAMES, Samples
 from mlload.engine.layerwise import Layerwise
 from mlload.plan.model import Model
 from mlload.quant.algorithms import awq, gptq, integer
-from mlload.quant.algorithms.moment import output_error
+from mlload.quant.algorithms.moment import judged, output_error
 from mlload.quant.spec import Scheme
 from mlload.quantize.compare import Scaled
 from mlload.quantize.kv import CachePeaks, attentions, kv_scales
 from mlload.quantize.recipe import CALIBRATED, Recipe
 from mlload.quantize.stream import Sheets, copy_tensor
 from mlload.quantize.targets import Target, Targets
-from mlload.quantize.weights import TORCH, Values, as_array, integers, scale_dtype
+from mlload.quantize.weights import TORCH, as_array, scale_dtype
 from mlload.writer.folder import OutputFolder
 
 STATE = "mlload-calibration.npz"
+SLAB = 1 << 20  # elements of a weight
 TEMPORARY = (*NAMES, STATE + ".new.npz", STATE)
 
 
@@ -48,7 +49,7 @@ def write_calibrated(
     torch.manual_seed(calibration.seed)
     checkpoint = model.checkpoint
     reader = Dequantized(model)  # also where some layers were quantized before: those are copied
-    runner = Layerwise(model, reader.finite, reader.names)
+    runner = Layerwise(model, reader.finite, reader.names, calibration.device)
     state = State(os.path.join(sheets.folder.partial, STATE), sheets.folder.done)
     hidden = Samples(sheets.folder.partial, (*calibration.samples.shape, model.config.hidden))
     if state.done and not hidden.whole(state.done):
@@ -201,8 +202,8 @@ def _one_layer(
             state.notes += fold_scales(layer, inputs, hidden[:1], outputs[:1], state.scales)
         if recipe.smooth is not None:
             smooth(layer, inputs, recipe.smooth, hidden[:1], outputs[:1], state)
-        for seen in inputs:
-            quantize(seen)
+        while inputs:
+            quantize(inputs.pop(0))  # its moment is let go
     for module, target in layer.targets.items():
         if target.path not in state.outputs:
             quantize(nothing_seen(module, largest or 1.0))
@@ -224,30 +225,38 @@ def _alike(seen: Input, layer: Layer) -> list[list[Any]]:
 def _quantize(
     members: list[Any], seen: Input, layer: Layer, recipe: Recipe, calibration: Any, sheets: Sheets, state: State
 ) -> None:
-    first = layer.targets[members[0]]
-    scheme = first.scheme
+    scheme = layer.targets[members[0]].scheme
     group = -1 if scheme.group_size is None else scheme.group_size
-    weight = torch.cat([module.weight for module in members])
-    dtype = TORCH[scale_dtype(scheme, first.dtype)]
-    kind: dict[str, Any] = {"symmetric": scheme.symmetric, "dtype": dtype}
-    if recipe.clip:
-        grid = awq.clipped_grid(weight, seen.moment, scheme.bits, group, **kind)
-    else:
-        grid = integer.fit(weight, scheme.bits, group, clip=False, **kind)
+    prepared = None
     if recipe.method == "gptq":
-        codes = gptq.quantize(weight, seen.moment, grid, act_order=calibration.act_order)
-    else:
-        codes = integer.quantize(weight, grid)
-    row = 0
+        prepared = gptq.prepare(seen.moment, act_order=calibration.act_order)
     for module in members:
-        target = layer.targets[module]
-        rows = slice(row, row + target.n)
-        row += target.n
-        part = integer.Grid(grid.scale[rows], grid.zero[rows], grid.bits, grid.group)
-        values: Values = integers(codes[rows], part, scheme, target.dtype)
-        sheets.put_packed(target, values)
-        state.outputs[target.path] = output_error(module.weight, values.back, seen.moment)
-        module.weight.data = values.back
+        target, weight = layer.targets[module], module.weight.data
+        dtype = TORCH[scale_dtype(scheme, target.dtype)]
+        kind: dict[str, Any] = {"symmetric": scheme.symmetric, "dtype": dtype}
+        if recipe.clip:
+            grid = awq.clipped_grid(weight, seen.moment, scheme.bits, group, **kind)
+        else:
+            grid = integer.fit(weight, scheme.bits, group, clip=False, **kind)
+        if prepared is None:
+            codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
+            for rows, part in _slabs(grid, weight):
+                codes[rows] = integer.quantize(weight[rows], part)
+        else:
+            codes = gptq.quantize(weight, prepared, grid)
+        sheets.put_packed(target, codes, grid)
+        before = judged(weight)
+        for rows, part in _slabs(grid, weight):
+            weight[rows] = integer.dequantize(codes[rows], part)
+        state.outputs[target.path] = output_error(before, judged(weight), seen.moment)
+
+
+def _slabs(grid: integer.Grid, weight: Tensor) -> Iterator[tuple[slice, integer.Grid]]:
+    """Rows of a weight that are worked on together, and their grid."""
+    step = max(1, SLAB // weight.shape[1])
+    for start in range(0, len(weight), step):
+        rows = slice(start, start + step)
+        yield rows, integer.Grid(grid.scale[rows], grid.zero[rows], grid.bits, grid.group)
 
 
 def _put_plain(layer: Layer, name: str, sheets: Sheets) -> None:

@@ -41,12 +41,12 @@ def rounding(scheme: Scheme, path: str, read: Callable[[str], Tensor]) -> Callab
         return activations.mxfp4 if scheme.activation_bits == 4 else None
     if scheme.strategy == "tensor_group":
         divisor = read(f"{path}.input_global_scale")
-        return lambda x: activations.nvfp4(x, divisor)
+        return lambda x: activations.nvfp4(x, divisor.to(x.device))
     if scheme.kind == "int":
         return activations.by_token_int8 if scheme.activation == "dynamic" else None
     if scheme.activation == "static":
         scale = read(f"{path}.input_scale")
-        return lambda x: activations.static_float8(x, scale)
+        return lambda x: activations.static_float8(x, scale.to(x.device))
     if scheme.block is not None:
         size = scheme.block[1]
         return lambda x: activations.by_group_float8(x, size)

@@ -54,6 +54,8 @@ def fold_all(layer: Layer, folds: list[Fold], sample: Tensor, before: Tensor, sc
     else:
         folds, notes = _one_by_one(layer, folds, kinds, proven)
     for fold in folds:
+        fold.keep_no_more()
+    for fold in folds:
         fold.remember(layer, scales)
     return notes
 
@@ -92,10 +94,11 @@ def _searched_fold(layer: Layer, seen: Input) -> Fold | None:
 def wiring(layer: Layer, target: Target) -> tuple[Any, slice, Tensor | None] | None:
     """The producer of an input, its outputs that are this input, and, where heads are repeated, which channel comes
     from which. None where the architecture declares none that could take a scale."""
-    producer = _producer(layer, target)
+    producer: Any = _producer(layer, target)
     if producer is None:
         return None
     rows, shared = _rows(layer, producer, target)
+    shared = None if shared is None else shared.to(producer.weight.device)
     return None if rows is None else (producer, rows, shared)
 
 
@@ -150,16 +153,20 @@ class Fold:
         for module, weight in zip(self.consumers, self.kept, strict=True):
             module.weight.data = weight
 
+    def keep_no_more(self) -> None:
+        """What `take_back` would put back."""
+        del self.kept, self.own, self.own_bias
+
     def remember(self, layer: Layer, scales: dict[str, Any]) -> None:
         """What was scaled, for the check at the end; modules are marked, so that what is stored of them plainly (norms,
         biases) is written with its new values."""
         self.seen.scaled(self.full)
         self.producer.mlload_scaled = True
         if self.producer in layer.targets:
-            outputs = torch.ones(self.producer.weight.shape[0])
+            outputs = self.exact.new_ones(self.producer.weight.shape[0])
             outputs[self.rows] = self.exact
-            scales[f"out/{layer.targets[self.producer].path}"] = outputs.numpy()
-        full = self.full.clone().numpy()
+            scales[f"out/{layer.targets[self.producer].path}"] = outputs.cpu().numpy()
+        full = self.full.clone().cpu().numpy()
         for module in self.consumers:
             if module in layer.targets:
                 scales[f"in/{layer.targets[module].path}"] = full
@@ -227,9 +234,8 @@ def _values_of_latent(part: Part, k: int) -> Tensor | None:
 
 def best_scale(members: list[Any], seen: Input, target: Target, shared: Tensor | None) -> Tensor | None:
     scheme = target.scheme
-    weight = torch.cat([module.weight for module in members])
     scale, loss, without = awq.search_scale(
-        weight,
+        [module.weight for module in members],
         seen.moment,
         seen.magnitude,
         scheme.bits,
@@ -243,6 +249,6 @@ def best_scale(members: list[Any], seen: Input, target: Target, shared: Tensor |
 
 def _per_row(scale: Tensor, shared: Tensor, count: int) -> Tensor:
     """The scale of each of the producer's rows: channels that share one have equal scales."""
-    found = torch.ones(count)
+    found = scale.new_ones(count)
     found[shared] = scale
     return found

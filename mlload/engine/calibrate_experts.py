@@ -30,6 +30,7 @@ FEW = 32  # tokens, with fewer of its own an expert is measured on tokens of all
 BORROWED = 1024  # of those
 JUDGED = 64  # tokens that prove a fold
 SAMPLED = 16  # experts whose weights judge the scale that all share
+ROWS = 1 << 16  # tokens moved to the device together
 KEPT = "mlload-samples.experts"
 
 Quantize = Callable[[Input], None]
@@ -53,8 +54,8 @@ def quantize_layer(
         with experts.as_mode("probe"):
             smooth(layer, inputs, recipe.smooth, hidden[:1], next(layer.runner.run(layer.number, hidden[:1])), state)
     if recipe.sequential:
-        for seen in inputs:
-            quantize(seen)
+        while inputs:
+            quantize(inputs.pop(0))  # its moment is let go
         # The experts see what the quantized attention makes, and tokens may choose others than before.
         with experts.as_mode("keep"):
             for _ in layer.runner.run(layer.number, hidden):
@@ -64,29 +65,29 @@ def quantize_layer(
         for at, output in enumerate(layer.runner.run(layer.number, hidden)):
             outputs[at] = output[0]
     experts.forget()
-    if not recipe.sequential:
-        for seen in inputs:
-            quantize(seen)
+    while inputs:
+        quantize(inputs.pop(0))
 
 
 def _each_expert(layer: Layer, experts: RoutedExperts, state: State, quantize: Quantize, recipe: Recipe) -> None:
     outputs, counts, few = experts.outputs, [], []
-    scale = experts.weight[0].numpy() if bool((experts.weight != 1).any()) else None
+    scale = experts.weight[0].cpu().numpy() if bool((experts.weight != 1).any()) else None
     outputs.zero_()
     for number in experts.linears:
         token, share = experts.routed(number)
         expert = experts.expert(number)
-        own = x = experts.seen[token]
+        x = experts.seen[token]
         counts.append(len(token))
         if len(token) < FEW:
             few.append(number)
             every = max(1, len(experts.seen) // BORROWED)
-            x = torch.cat([own, experts.seen[::every]])
+            x = torch.cat([x, experts.seen[::every]])
         if not recipe.sequential and len(token):
-            outputs.index_add_(0, token, experts.output(expert, own) * share[:, None])
+            experts.add_outputs(expert, token, share)
+        x = x.to(layer.runner.device)
         _quantize_expert(layer, experts, expert, x, scale, state, quantize, folded=recipe.method == "awq")
         if recipe.sequential and len(token):
-            outputs.index_add_(0, token, experts.output(expert, own) * share[:, None])
+            experts.add_outputs(expert, token, share)
     state.experts[_common_path(experts)] = {"tokens": counts, "borrowed": few}
 
 
@@ -137,7 +138,8 @@ def _fold_all(layer: Layer, experts: RoutedExperts, inputs: list[Input], sample:
     together = next((seen for seen in inputs if wiring in _wirings(layer, seen)), None)
     if together is None:
         together = Input([])
-        together.add(experts.seen)
+        for rows in torch.split(experts.seen, ROWS):
+            together.add(rows.to(layer.runner.device))
         moment.mirror(together.moment)
         inputs.append(together)
     judge = _weights_of_some(experts)
@@ -148,7 +150,7 @@ def _fold_all(layer: Layer, experts: RoutedExperts, inputs: list[Input], sample:
     notes = calibrate_awq.fold_scales(layer, inputs, sample, before, state.scales)
     together.modules = [module for module in together.modules if module not in added]
     del layer.targets[judge]
-    experts.seen.div_(experts.weight)
+    experts.seen.div_(experts.weight.cpu())
     return notes
 
 
@@ -168,15 +170,15 @@ def _fold_down(layer: Layer, experts: RoutedExperts, expert: Expert, seen: Input
         at += part.length
     before = experts.output(expert, x)
     own, below = up.weight.data, down.weight.data
-    divisor = torch.ones(own.shape[0])
+    divisor = own.new_ones(own.shape[0])
     divisor[rows] = scale
     up.weight.data, down.weight.data = own / divisor[:, None], below * scale
     if float((experts.output(expert, x) - before).norm()) > calibrate_awq.CLOSE * float(before.norm()):
         up.weight.data, down.weight.data = own, below
         return
     seen.scaled(scale)
-    state.scales[f"in/{target.path}"] = into = scale.numpy()
-    state.scales[f"out/{made.path}"] = into if len(divisor) == len(scale) else divisor.numpy()
+    state.scales[f"in/{target.path}"] = into = scale.cpu().numpy()
+    state.scales[f"out/{made.path}"] = into if len(divisor) == len(scale) else divisor.cpu().numpy()
 
 
 def _wirings(layer: Layer, seen: Input) -> set[str | None]:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from mlload.engine.layerwise import Layerwise
 from mlload.quant.algorithms import moment
 
+ROWS = 256  # of a moment, divided at a time
+
 
 @dataclass
 class Input:
@@ -35,8 +37,8 @@ class Input:
         size = rows.abs()
         if self.tokens == 0:
             k = rows.shape[1]
-            self.moment = torch.zeros(k) if self.diagonal else torch.zeros(k, k)
-            self.total, self.peak = torch.zeros(k), torch.zeros(k)
+            self.moment = rows.new_zeros(k) if self.diagonal else rows.new_zeros(k, k)
+            self.total, self.peak = rows.new_zeros(k), rows.new_zeros(k)
         if self.diagonal:
             self.moment += rows.square().sum(0)
         else:
@@ -47,15 +49,21 @@ class Input:
 
     def scaled(self, scale: Tensor) -> None:
         """The inputs were divided by `scale` [K]."""
-        self.moment /= scale.square() if self.diagonal else scale[:, None] * scale[None, :]
+        if self.diagonal:
+            self.moment /= scale.square()
+        else:
+            for at in range(0, len(scale), ROWS):
+                self.moment[at : at + ROWS] /= scale[at : at + ROWS, None] * scale[None, :]
         self.total /= scale
         self.peak /= scale
 
 
 def nothing_seen(module: nn.Module, largest: float) -> Input:
     """Of a linear that no token reached: all channels alike, so that only its weights count. largest: |x| to allow."""
-    k = int(module.get_parameter("weight").shape[1])
-    return Input([module], torch.eye(k), torch.ones(k), 0, torch.full((k,), largest))
+    weight = module.get_parameter("weight")
+    k = int(weight.shape[1])
+    one = weight.new_ones(k)
+    return Input([module], torch.eye(k, device=weight.device), one, 0, one * largest)
 
 
 @torch.inference_mode()

@@ -24,10 +24,10 @@ def quality_of(model: Model, output: str, calibration: Any, samples: int) -> dic
     """
     tokens = calibration.held_out[:samples]
     original = Dequantized(model)
-    before = Layerwise(model, original.tensor, original.names)
+    before = Layerwise(model, original.tensor, original.names, calibration.device)
     written = read_model(Checkpoint.open(output))
     reader = Dequantized(written)
-    after = Layerwise(model, reader.tensor, reader.names)
+    after = Layerwise(model, reader.tensor, reader.names, calibration.device)
     rounded = round_inputs(after, reader.quantized, reader.source.tensor)
     states = [final(runner, tokens) for runner in (before, after)]
     loss = [0.0, 0.0]

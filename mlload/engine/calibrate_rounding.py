@@ -47,13 +47,15 @@ def quantize_rounded(
         target = layer.targets[module]
         scheme = target.scheme
         shared = largest[target.fused] if scheme.strategy in ("tensor", "tensor_group") else None
-        parts = round_to_nearest(module.weight, scheme, target.dtype, largest=shared, clip=recipe.clip)
+        parts = round_to_nearest(module.weight.data.cpu(), scheme, target.dtype, largest=shared, clip=recipe.clip)
         if has_input_scale(scheme):
             parts.update(input_scale(scheme, float(seen.peak.max())))
         arrays = get(scheme.format).pack(scheme, {name: as_array(tensor) for name, tensor in parts.items()})
         for suffix, array in arrays.items():
             sheets.put(f"{target.path}.{suffix}", array.tobytes())
-        back = torch.from_numpy(get(scheme.format).dequantize(scheme, arrays, target.n, target.k))
+        back = torch.from_numpy(get(scheme.format).dequantize(scheme, arrays, target.n, target.k)).to(
+            module.weight.device
+        )
         state.outputs[target.path] = output_error(module.weight, back, seen.moment)
         module.weight.data = back
 

@@ -32,7 +32,7 @@ MOST = 64 * 2**20  # bytes read of a file
 @dataclass(frozen=True)
 class Calibration:
     """samples: int64 [S, L], to calibrate with; held_out: int64 [T, L], disjoint from them, for perplexity
-    source: what the text is; digest: of the text; seed: of the draw"""
+    source: what the text is; digest: of the text; seed: of the draw; device: where layers run on it"""
 
     samples: Tensor
     held_out: Tensor
@@ -40,6 +40,7 @@ class Calibration:
     digest: str
     seed: int
     act_order: bool = True
+    device: str = "cpu"
 
     @property
     def tokens(self) -> int:
@@ -63,7 +64,7 @@ class Calibration:
 
 
 def read_calibration(
-    checkpoint: Checkpoint, text: str, samples: int, length: int, seed: int, act_order: bool = True
+    checkpoint: Checkpoint, text: str, samples: int, length: int, seed: int, act_order: bool = True, device: str = "cpu"
 ) -> Calibration:
     """Samples drawn without overlap from the first nine tenths of the text; the last tenth is held out.
 
@@ -98,7 +99,7 @@ def read_calibration(
     count = max(1, len(rest) // length)
     held = torch.tensor((rest * 2)[: count * min(length, len(rest))]).reshape(count, -1)
     digest = blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return Calibration(kept, held, source, digest, seed, act_order)
+    return Calibration(kept, held, source, digest, seed, act_order, device)
 
 
 def _text(text: str, wanted: int) -> tuple[str, str]:

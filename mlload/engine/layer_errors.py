@@ -16,13 +16,13 @@ from mlload.plan.model import Model, read_model
 
 
 @torch.inference_mode()
-def layer_errors(model: Model, output: str, tokens: Tensor) -> dict[str, float]:
+def layer_errors(model: Model, output: str, tokens: Tensor, device: str = "cpu") -> dict[str, float]:
     """tokens: int64 [S, L]. A layer's path -> the middle over tokens of ||f'(x) - f(x)|| / ||f(x) - x||: the error as a
     share of what the layer adds. The middle, as a few tokens carry values many times the others'."""
     original = Dequantized(model)  # also where some of its layers were quantized before
-    before = Layerwise(model, original.tensor, original.names)
+    before = Layerwise(model, original.tensor, original.names, device)
     reader = Dequantized(read_model(Checkpoint.open(output)))
-    after = Layerwise(model, reader.tensor, reader.names)
+    after = Layerwise(model, reader.tensor, reader.names, device)
     hidden = before.embed(tokens)
     after.embed(tokens)
     found = {}

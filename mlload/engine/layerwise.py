@@ -24,14 +24,18 @@ HEAD_ROWS = 16384  # of an output head, widened at a time
 
 
 class Layerwise:
-    """model: as read; read: disk tensor -> its values; names: the disk tensors there are.
+    """model: as read; read: disk tensor -> its values; names: the disk tensors there are; device: where layers run.
 
-    Every sample has the same length and no padding, so that what layers are called with does not depend on it.
+    What lies between layers is on the CPU. Every sample has the same length and no padding, so that what layers are
+    called with does not depend on it.
     """
 
-    def __init__(self, model: Model, read: Callable[[str], Tensor], names: list[str]) -> None:
+    def __init__(
+        self, model: Model, read: Callable[[str], Tensor], names: list[str], device: str | torch.device = "cpu"
+    ) -> None:
         self.model = model
         self.read = read
+        self.device = torch.device(device)
         self.net = class_of(model, torch.float32, hint="--method rtn, fp8, int8, mxfp4 or nvfp4 need no class")
         lookup = Names(self.net)
         one_by_one = expert_tensors(model)
@@ -85,7 +89,7 @@ class Layerwise:
         """Parameters below a path get their values, as float32."""
         for there, disk in self.params.items():
             if there.startswith(prefix):
-                self._set(there, self.read(disk).to(torch.float32, copy=True))
+                self._set(there, self.read(disk).to(self.device, torch.float32, copy=True))
         missing = [n for n, p in self.net.named_parameters() if n.startswith(prefix) and p.is_meta]
         if missing:
             raise MlloadError(f"the checkpoint has nothing for {missing[0]} of transformers' class", exit_code=3)
@@ -112,7 +116,7 @@ class Layerwise:
         def noted(number: int) -> Callable[..., Any]:
             def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
                 if number == 0:
-                    held.append(hidden_states)
+                    held.append(hidden_states.cpu())
                 self._calls[number] = (args, kwargs)
                 return self._given(hidden_states)
 
@@ -122,9 +126,10 @@ class Layerwise:
         try:
             for number, layer in enumerate(self.layers):
                 layer.forward = noted(number)
-            self._find_out_what_layers_give(samples[:1])
+            tokens = samples.to(self.device)
+            self._find_out_what_layers_give(tokens[:1])
             held.clear()
-            for number, sample in enumerate(samples):
+            for number, sample in enumerate(tokens):
                 self.net(input_ids=sample[None], use_cache=False)
                 if out is not None:
                     out[number] = held.pop()[0]
@@ -136,7 +141,7 @@ class Layerwise:
 
     @torch.inference_mode()
     def run(self, number: int, hidden: Tensor) -> Iterator[Tensor]:
-        """One layer's outputs, sample by sample, [1, L, H] each."""
+        """One layer's outputs, sample by sample, [1, L, H] each, on the CPU."""
         experts = self.experts.get(number)
         if experts is None or experts.mode != "direct":
             yield from self._through(number, hidden)
@@ -170,8 +175,8 @@ class Layerwise:
         if self.cache is not None:
             kwargs = kwargs | {name: self.cache for name in CACHE_NAMES if name in kwargs}
         for sample in hidden:
-            found = self.layers[number](sample[None], *args, **kwargs)
-            yield found[0] if isinstance(found, tuple) else found
+            found = self.layers[number](sample[None].to(self.device), *args, **kwargs)
+            yield (found[0] if isinstance(found, tuple) else found).cpu()
 
     @torch.inference_mode()
     def logits(self, samples: Tensor, hidden: Tensor) -> Iterator[Tensor]:
@@ -188,9 +193,9 @@ class Layerwise:
         try:
             for number, layer in enumerate(self.layers):
                 layer.forward = first if number == 0 else after
-            for sample, states in zip(samples, hidden, strict=True):
-                at[:] = [states[None]]
-                yield self.net(input_ids=sample[None], use_cache=False).logits[0].float()
+            for sample, states in zip(samples.to(self.device), hidden, strict=True):
+                at[:] = [states[None].to(self.device)]
+                yield self.net(input_ids=sample[None], use_cache=False).logits[0].float().cpu()
         finally:
             for layer in self.layers:
                 del layer.forward
@@ -204,7 +209,9 @@ class Layerwise:
             if number in found or any("down" not in roles or len(roles) < 2 for roles in linears.values()):
                 raise MlloadError(f"{path}: its experts are not whole, or not the only ones of its layer", exit_code=3)
             original = self.net.get_submodule(path)
-            made = RoutedExperts(original, dict(sorted(linears.items())), self.read, self.model.config.hidden)
+            made = RoutedExperts(
+                original, dict(sorted(linears.items())), self.read, self.model.config.hidden, self.device
+            )
             self.net.set_submodule(path, made)
             found[number] = made
         return found
@@ -236,15 +243,16 @@ class Layerwise:
             if module is table:
                 self._look_up(table, self.read(self.params[there]), samples)
             else:
-                self._set(there, self.read(self.params[there]).to(torch.float32, copy=True))
+                self._set(there, self.read(self.params[there]).to(self.device, torch.float32, copy=True))
 
     def _look_up(self, table: Any, values: Tensor, samples: Tensor) -> None:
         """`table` holds float32 [U, H] for the U tokens that occur, and finds them by the tokens' ids."""
         used = torch.unique(samples)
         place = torch.zeros(len(values), dtype=torch.long)
         place[used] = torch.arange(len(used))
+        place = place.to(self.device)
         self._kept_table = (table._parameters["weight"], table.padding_idx)
-        table._parameters["weight"] = nn.Parameter(values[used].float(), requires_grad=False)
+        table._parameters["weight"] = nn.Parameter(values[used].float().to(self.device), requires_grad=False)
         table.padding_idx = None  # may lie beyond the rows that there are
         own = table.forward
         table.forward = lambda ids: own(place[ids])
@@ -275,7 +283,7 @@ class Layerwise:
             computed = False
             for name, buffer in module._buffers.items():
                 if buffer is not None and buffer.is_meta:
-                    module._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
+                    module._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype, device=self.device)
                     computed = True
             if computed:
                 self.net._init_weights(module)
@@ -298,9 +306,9 @@ class _Head(nn.Module):
         self.weight = torch.empty(0)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        parts = [hidden @ rows.float().T for rows in torch.split(self.stored, HEAD_ROWS)]
+        parts = [hidden @ rows.to(hidden.device).float().T for rows in torch.split(self.stored, HEAD_ROWS)]
         found = torch.cat(parts, -1)
-        return found if self.bias is None else found + self.bias
+        return found if self.bias is None else found + self.bias.to(hidden.device)
 
 
 def _layers(net: nn.Module, count: int) -> tuple[str, list[Any]]:

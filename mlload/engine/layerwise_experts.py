@@ -30,7 +30,7 @@ class Expert(NamedTuple):
 
 
 class RoutedExperts(nn.Module):
-    """In the place of a class's experts module.
+    """In the place of a class's experts module. What is kept of all tokens is on the CPU.
 
     original: that module, which knows how gate and up are combined; its stacks stay on the meta device
     linears: expert -> role -> disk tensor; read: disk tensor -> its values
@@ -43,14 +43,19 @@ class RoutedExperts(nn.Module):
     weight: Tensor
 
     def __init__(
-        self, original: nn.Module, linears: dict[int, dict[str, str]], read: Callable[[str], Tensor], hidden: int
+        self,
+        original: nn.Module,
+        linears: dict[int, dict[str, str]],
+        read: Callable[[str], Tensor],
+        hidden: int,
+        device: torch.device,
     ) -> None:
         super().__init__()
         # Not as a child: nobody is to fill it.
         self.__dict__["original"] = original
         self.linears = linears
         self.read = read
-        self.register_buffer("weight", torch.ones(1, hidden), persistent=False)
+        self.register_buffer("weight", torch.ones(1, hidden, device=device), persistent=False)
         self.mode: Mode = "direct"
         self.seen = torch.empty(0, hidden)
         self.outputs = torch.empty(0, hidden)
@@ -66,11 +71,11 @@ class RoutedExperts(nn.Module):
         self._at = here.stop
         if self.mode == "keep":
             self.seen[here] = rows
-            self._choices.append(index)
-            self._shares.append(shares.float())
+            self._choices.append(index.cpu())
+            self._shares.append(shares.float().cpu())
             return torch.zeros_like(hidden)
         if self.mode == "replay":
-            return self.outputs[here].reshape(hidden.shape).clone()
+            return self.outputs[here].reshape(hidden.shape).to(hidden.device, copy=True)
         if self.mode == "probe":
             chosen = shares * (1 + index / max(1, len(self.linears)))
             return (rows * self.weight * chosen.sum(-1, keepdim=True)).reshape(hidden.shape)
@@ -101,7 +106,7 @@ class RoutedExperts(nn.Module):
         names: dict[nn.Linear, str] = {}
 
         def linear(role: str) -> nn.Linear:
-            values = self.read(roles[role]).float()
+            values = self.read(roles[role]).to(self.weight.device).float()
             made = nn.Linear(values.shape[1], values.shape[0], bias=False, device="meta")
             made.weight = nn.Parameter(values * self.weight if role != "down" else values.clone(), requires_grad=False)
             names[made] = roles[role]
@@ -126,7 +131,12 @@ class RoutedExperts(nn.Module):
         for number in self.linears:
             token, share = self.routed(number)
             if len(token):
-                self.outputs.index_add_(0, token, self.output(self.expert(number), self.seen[token]) * share[:, None])
+                self.add_outputs(self.expert(number), token, share)
+
+    def add_outputs(self, expert: Expert, token: Tensor, share: Tensor) -> None:
+        """What an expert makes of the rows `token` of what was kept, times its share, to `outputs`."""
+        found = self.output(expert, self.seen[token].to(self.weight.device)).cpu()
+        self.outputs.index_add_(0, token, found * share[:, None])
 
     def forget(self) -> None:
         """What was kept."""

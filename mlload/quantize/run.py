@@ -166,7 +166,8 @@ def _write(
         if recipe.calibrated:
             from mlload.engine.layer_errors import layer_errors
 
-            heard = partial(layer_errors, model, options.output, options.calibration.held_out[:HEARD])
+            calibration = options.calibration
+            heard = partial(layer_errors, model, options.output, calibration.held_out[:HEARD], calibration.device)
         checked = check(
             options.output,
             checkpoint,

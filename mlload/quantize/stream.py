@@ -6,12 +6,15 @@ import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from torch import Tensor
+
 from mlload.checkpoint.checkpoint import Checkpoint, FileRef
+from mlload.quant.algorithms.integer import Grid
 from mlload.quantize.layout import Output
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.slabs import Quantizer, jobs
 from mlload.quantize.targets import Target, Targets
-from mlload.quantize.weights import Values, packed
+from mlload.quantize.weights import packed_rows
 from mlload.writer.carry import content
 from mlload.writer.folder import OutputFolder
 from mlload.writer.write import allow_files
@@ -46,8 +49,8 @@ class Sheets:
             written = os.pwrite(self.descriptors[number], view, offset + at)
             view, at = view[written:], at + written
 
-    def put_packed(self, target: Target, values: Values) -> None:
-        for suffix, raw in packed(target.scheme, values.parts).items():
+    def put_packed(self, target: Target, codes: Tensor, grid: Grid) -> None:
+        for suffix, raw in packed_rows(target.scheme, codes, grid, target.dtype).items():
             self.put(f"{target.path}.{suffix}", raw)
 
     def sync(self) -> None:

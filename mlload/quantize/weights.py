@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mlload.quant.algorithms import float4, float8, int8, integer
 from mlload.quant.formats import spec as stored_spec
 from mlload.quant.formats.registry import get
+from mlload.quant.formats.tensors import Misaligned, unit
 from mlload.quant.formats.tensors import shape as stored_shape
 from mlload.quant.spec import Scheme
 
 # dtype of scales where a format allows several: what its readers allocate.
 SCALE_DTYPES = {"awq": "F16", "gptq": "F16"}
+PACKED = 1 << 20  # elements of a weight that are packed together
 TORCH = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 
@@ -42,13 +45,6 @@ def stored(scheme: Scheme, n: int, k: int, weight_dtype: str) -> tuple[StoredTen
         dtype = tensor.dtype or scale_dtype(scheme, weight_dtype)
         found.append(StoredTensor(tensor.suffix, dtype, stored_shape(tensor, n, k)))
     return tuple(found)
-
-
-class Values(NamedTuple):
-    """What `quant.formats.pack` takes, as tensors, and what it stands for: float32 [N, K]."""
-
-    parts: dict[str, Tensor]
-    back: Tensor
 
 
 def round_to_nearest(
@@ -89,10 +85,6 @@ def _float8(weight: Tensor, scheme: Scheme, largest: float | None) -> dict[str, 
     return {"weight": float8.quantize(weight, scale, block), "scale": scale}
 
 
-def integers(codes: Tensor, grid: integer.Grid, scheme: Scheme, dtype: str) -> Values:
-    return Values(stored_integers(codes, grid, scheme, dtype), integer.dequantize(codes, grid))
-
-
 def stored_integers(codes: Tensor, grid: integer.Grid, scheme: Scheme, dtype: str) -> dict[str, Tensor]:
     """Codes and grid as the scheme's format takes them: compressed-tensors counts from -2**(b-1)."""
     scale = grid.scale.to(TORCH[scale_dtype(scheme, dtype)])
@@ -111,9 +103,36 @@ def packed(scheme: Scheme, parts: Mapping[str, Tensor]) -> dict[str, bytes]:
     return {suffix: array.tobytes() for suffix, array in arrays.items()}
 
 
+def packed_rows(scheme: Scheme, codes: Tensor, grid: integer.Grid, dtype: str) -> dict[str, bytes]:
+    """The same of whole integer weights, packed a few rows at a time: what packing takes is several times a weight."""
+    form, (n, k) = get(scheme.format), codes.shape
+    specs = {tensor.suffix: tensor for tensor in stored_spec(scheme, n, k)}
+    least = unit(tuple(specs.values()), "N")
+    step = max(least, PACKED // k // least * least) if least else n
+    whole: dict[str, Any] = {}
+    for start in range(0, n, step):
+        rows = slice(start, min(n, start + step))
+        part = integer.Grid(grid.scale[rows], grid.zero[rows], grid.bits, grid.group)
+        parts = stored_integers(codes[rows], part, scheme, dtype)
+        arrays = form.pack(scheme, {name: as_array(tensor) for name, tensor in parts.items()})
+        for suffix, array in arrays.items():
+            tensor = specs[suffix]
+            if suffix not in whole:
+                whole[suffix] = np.empty(stored_shape(tensor, n, k), array.dtype)
+            piece = form.cut(tensor, "N", rows.start, rows.stop, n)
+            assert not isinstance(piece, Misaligned), "slabs are multiples of what can be cut"
+            if tensor.role == "shape":
+                whole[suffix] = np.array([n, k], array.dtype)
+            elif piece.dim is None:
+                whole[suffix] = array
+            else:
+                whole[suffix][(slice(None),) * piece.dim + (slice(piece.start, piece.stop),)] = array
+    return {suffix: array.tobytes() for suffix, array in whole.items()}
+
+
 def as_array(tensor: Tensor) -> Any:
     """numpy, with raw bits for the dtypes that it lacks."""
-    tensor = tensor.contiguous()
+    tensor = tensor.contiguous().cpu()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view("uint16")
     if tensor.dtype == torch.float8_e4m3fn:

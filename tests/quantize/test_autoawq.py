@@ -89,7 +89,7 @@ def test_our_scales_lose_no_more_than_its(quantizer: Any) -> None:
     with autoawq_cpu.copied_state(linear):
         its = searched(quantizer, linear, inputs)
     mine, _, _ = ours.search_scale(
-        weight, inputs.T @ inputs, inputs.abs().mean(0), 4, GROUP, symmetric=False, dtype=torch.float16
+        [weight], inputs.T @ inputs, inputs.abs().mean(0), 4, GROUP, symmetric=False, dtype=torch.float16
     )
     judge = theirs(quantizer)
 

@@ -96,9 +96,9 @@ def test_a_layer_that_was_not_written_is_exit_1(tmp_path: Path, run: Run, monkey
     put = Sheets.put_packed
     lost = "model.layers.1.mlp.up_proj"
 
-    def forgetful(self: Sheets, target: Any, values: Any) -> None:
+    def forgetful(self: Sheets, target: Any, *values: Any) -> None:
         if target.path != lost:
-            put(self, target, values)
+            put(self, target, *values)
 
     monkeypatch.setattr(Sheets, "put_packed", forgetful)
     code, result = run(folder, "-o", tmp_path / "out", *options(text(tmp_path / "text.txt")))

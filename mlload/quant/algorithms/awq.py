@@ -6,6 +6,8 @@ H, and no forward pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from mlload.quant.algorithms import moment as second
 
 COARSE, FINE = 0.1, 0.05  # steps between ratios: the whole range by the first, around the best by the second
 SAMPLED_ROWS = 256  # of the outputs, to judge a scale by
+ELEMENTS = 1 << 21  # of a weight, looked at together: temporaries are a few times that
 CLIPS = tuple(1.0 - 0.05 * step for step in range(11))
 
 
@@ -24,14 +27,35 @@ def candidate(activation: Tensor, weight_share: Tensor, ratio: float) -> Tensor:
     return scale / (scale.max() * scale.min()).sqrt()
 
 
-def weight_share(weight: Tensor, group: int) -> Tensor:
-    """[K]: the mean over rows of each weight's magnitude, as a share of the largest of its group."""
-    groups = integer.grouped(weight, group).abs()
-    return (groups / groups.amax(-1, keepdim=True).clamp(min=1e-12)).reshape(weight.shape).mean(0)
+def weight_share(weights: Sequence[Tensor], group: int) -> Tensor:
+    """[K]: the mean over all rows of each weight's magnitude, as a share of the largest of its group."""
+    k, rows = weights[0].shape[1], sum(len(weight) for weight in weights)
+    size = k if group < 0 else group
+    columns = max(size, ELEMENTS // rows // size * size)
+    found = weights[0].new_empty(k)
+    for at in range(0, k, columns):
+        part = torch.cat([weight[:, at : at + columns] for weight in weights]).abs_()
+        groups = integer.grouped(part, size)
+        groups.div_(groups.amax(-1, keepdim=True).clamp(min=1e-12))
+        found[at : at + columns] = groups.reshape(part.shape).mean(0)
+    return found
+
+
+def sampled(weights: Sequence[Tensor]) -> Tensor:
+    """Up to 256 rows of what lies one below the other, evenly spaced."""
+    rows = sum(len(weight) for weight in weights)
+    if rows <= SAMPLED_ROWS:
+        return torch.cat(list(weights))
+    some, at, found = torch.linspace(0, rows - 1, SAMPLED_ROWS).long(), 0, []
+    for weight in weights:
+        mine = some[(some >= at) & (some < at + len(weight))] - at
+        found.append(weight[mine.to(weight.device)])
+        at += len(weight)
+    return torch.cat(found)
 
 
 def search_scale(
-    weight: Tensor,
+    weights: Sequence[Tensor],
     moment: Tensor,
     activation: Tensor,
     bits: int,
@@ -43,12 +67,10 @@ def search_scale(
 ) -> tuple[Tensor, float, float]:
     """The scale [K] under which rounding loses least, the loss with it, and the loss without any.
 
-    weight: [N, K], all linears that see the input, one below the other; moment: H, [K, K]; activation: mean |x|, [K]
+    weights: [N, K] each, of all linears that see the input; moment: H, [K, K]; activation: mean |x|, [K]
     shared: [K], the number of the scale that each channel shares with others (channels of repeated heads)
     """
-    share = weight_share(weight, group)
-    if weight.shape[0] > SAMPLED_ROWS:
-        weight = weight[torch.linspace(0, weight.shape[0] - 1, SAMPLED_ROWS).long()]
+    share, weight = weight_share(weights, group), sampled(weights)
     tried: dict[float, tuple[float, Tensor]] = {}
 
     def attempt(ratio: float) -> None:
@@ -72,8 +94,8 @@ def search_scale(
 def _together(scale: Tensor, shared: Tensor) -> Tensor:
     """Channels of one number get their geometric mean."""
     count = int(shared.max()) + 1
-    logs = torch.zeros(count).index_add_(0, shared, scale.log())
-    sizes = torch.zeros(count).index_add_(0, shared, torch.ones_like(scale))
+    logs = scale.new_zeros(count).index_add_(0, shared, scale.log())
+    sizes = scale.new_zeros(count).index_add_(0, shared, torch.ones_like(scale))
     return (logs / sizes).exp()[shared]
 
 
@@ -94,9 +116,21 @@ def clipped_grid(
 
     moment: H of the inputs that this weight will see, [K, K]; of it the [G, G] blocks on the diagonal are looked at.
     """
-    groups = integer.grouped(weight, group)
-    size = groups.shape[-1]
-    blocks = torch.stack([moment[at : at + size, at : at + size] for at in range(0, moment.shape[0], size)])
+    k = weight.shape[1]
+    size = k if group < 0 else group
+    blocks = (
+        torch.stack([moment[at : at + size, at : at + size] for at in range(0, k, size)]) if size < k else moment[None]
+    )
+    step = max(1, ELEMENTS // k)
+    parts = [
+        _clipped(integer.grouped(weight[at : at + step], group), blocks, bits, symmetric, dtype)
+        for at in range(0, len(weight), step)
+    ]
+    return integer.Grid(torch.cat([s for s, _ in parts]), torch.cat([z for _, z in parts]), bits, group)
+
+
+def _clipped(groups: Tensor, blocks: Tensor, bits: int, symmetric: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Scale and zero [rows, K/G] of groups [rows, K/G, G]; blocks: [K/G, G, G]"""
     low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
     best = integer.range_grid(low, high, bits, symmetric, dtype)
     least = None
@@ -104,11 +138,11 @@ def clipped_grid(
         scale, zero = integer.range_grid(low * clip, high * clip, bits, symmetric, dtype)
         lost = integer.rounded(groups, scale[..., None], zero[..., None], bits).sub_(groups)
         by_group = lost.transpose(0, 1)
-        loss = ((by_group @ blocks) * by_group).sum(-1).T
+        loss = (by_group @ blocks).mul_(by_group).sum(-1).T
         if least is None:
             least, best = loss, (scale, zero)
             continue
         better = loss < least
         least = torch.where(better, loss, least)
         best = torch.where(better, scale, best[0]), torch.where(better, zero, best[1])
-    return integer.Grid(best[0], best[1], bits, group)
+    return best

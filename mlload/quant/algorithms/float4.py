@@ -18,7 +18,7 @@ E8M0_BIAS = 127
 def encode(values: Tensor) -> Tensor:
     """Codes uint8 of the nearest e2m1 values, saturating; bit 3 is the sign."""
     size = values.abs()
-    middles = torch.tensor(MIDDLES)
+    middles = torch.tensor(MIDDLES, device=values.device)
     # A value on a middle stays below it for even codes (right=False), and goes above it for odd ones.
     codes = torch.bucketize(size, middles, right=False)
     above = torch.bucketize(size, middles, right=True)
@@ -28,7 +28,7 @@ def encode(values: Tensor) -> Tensor:
 
 def decode(codes: Tensor) -> Tensor:
     """float32 values of codes."""
-    half = torch.tensor(MAGNITUDES)
+    half = torch.tensor(MAGNITUDES, device=codes.device)
     return torch.cat([half, -half])[codes.long()]
 
 

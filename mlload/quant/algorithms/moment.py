@@ -37,10 +37,15 @@ def loss(lost: Tensor, moment: Tensor) -> float:
     return float(((lost @ moment) * lost).sum())
 
 
+def judged(weight: Tensor) -> Tensor:
+    """Up to 128 of its rows, evenly spaced; a copy."""
+    if weight.shape[0] <= JUDGED_ROWS:
+        return weight.clone()
+    return weight[torch.linspace(0, weight.shape[0] - 1, JUDGED_ROWS).long().to(weight.device)]
+
+
 def output_error(weight: Tensor, back: Tensor, moment: Tensor) -> float:
     """||X (W - W')^T|| / ||X W^T|| over the calibration tokens, of up to 128 of the outputs."""
-    if weight.shape[0] > JUDGED_ROWS:
-        some = torch.linspace(0, weight.shape[0] - 1, JUDGED_ROWS).long()
-        weight, back = weight[some], back[some]
+    weight, back = judged(weight), judged(back)
     whole = loss(weight, moment)
     return (max(0.0, loss(back - weight, moment)) / whole) ** 0.5 if whole > 0 else 0.0

@@ -27,7 +27,7 @@ def test_gptq_loses_less_than_rounding_and_act_order_less_still() -> None:
     grid = integer.fit(weight, 4, 32, symmetric=True, dtype=torch.float16)
     plain = lost(weight, integer.dequantize(integer.quantize(weight, grid), grid), inputs)
     ordered = [
-        lost(weight, integer.dequantize(gptq.quantize(weight, moment, grid, act_order=act), grid), inputs)
+        lost(weight, integer.dequantize(gptq.quantize(weight, gptq.prepare(moment, act_order=act), grid), grid), inputs)
         for act in (False, True)
     ]
     assert ordered[0] < plain
@@ -38,7 +38,7 @@ def test_gptq_loses_less_than_rounding_and_act_order_less_still() -> None:
 def test_gptq_with_independent_inputs_is_rounding() -> None:
     weight, _ = case()
     grid = integer.fit(weight, 4, 32, symmetric=False, dtype=torch.float16)
-    codes = gptq.quantize(weight, torch.eye(128) * 7, grid)
+    codes = gptq.quantize(weight, gptq.prepare(torch.eye(128) * 7), grid)
     assert float((codes != integer.quantize(weight, grid)).float().mean()) < 1e-3
 
 
@@ -46,7 +46,7 @@ def test_gptq_takes_channels_that_never_speak() -> None:
     weight, inputs = case()
     inputs[:, 5] = 0
     grid = integer.fit(weight, 4, 32, symmetric=True, dtype=torch.float16)
-    back = integer.dequantize(gptq.quantize(weight, inputs.T @ inputs, grid), grid)
+    back = integer.dequantize(gptq.quantize(weight, gptq.prepare(inputs.T @ inputs), grid), grid)
     assert torch.isfinite(back).all()
     assert not back[:, 5].any()
 
@@ -54,7 +54,7 @@ def test_gptq_takes_channels_that_never_speak() -> None:
 def test_awq_loss_is_the_output_s_and_its_scale_lowers_it() -> None:
     weight, inputs = case()
     moment, magnitude = inputs.T @ inputs, inputs.abs().mean(0)
-    scale, least, none = awq.search_scale(weight, moment, magnitude, 4, 32, symmetric=False, dtype=torch.float16)
+    scale, least, none = awq.search_scale([weight], moment, magnitude, 4, 32, symmetric=False, dtype=torch.float16)
 
     def output_loss(factor: torch.Tensor) -> float:
         scaled = weight * factor
@@ -70,7 +70,7 @@ def test_channels_that_share_a_scale_get_one() -> None:
     weight, inputs = case()
     shared = torch.arange(128) % 32
     scale, _, _ = awq.search_scale(
-        weight,
+        [weight],
         inputs.T @ inputs,
         inputs.abs().mean(0),
         4,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from mlload.quant.algorithms import gptq, moment
@@ -35,16 +36,24 @@ def test_output_error_of_half_a_weight_is_a_half() -> None:
     assert moment.output_error(torch.zeros(4, 24), torch.zeros(4, 24), x.T @ x) == 0
 
 
-def test_the_factor_is_upper_and_its_square_is_the_inverse() -> None:
-    x = rows(200, 48)
+def factor_of(h: torch.Tensor, order: torch.Tensor, damping: float) -> torch.Tensor:
+    """R, upper."""
+    return gptq.inverse_factor(h, h.diagonal(), order, damping).flip(0, 1)
+
+
+@pytest.mark.parametrize("k", [48, 600])
+def test_the_factor_is_upper_and_its_square_is_the_inverse(k: int) -> None:
+    x = rows(4 * k, k)
     h = x.T @ x
-    factor = gptq.upper_inverse(h, damping=0.01)
-    damped = h + 0.01 * h.diagonal().mean() * torch.eye(48)
+    kept, order = h.clone(), torch.randperm(k, generator=torch.Generator().manual_seed(1))
+    factor = factor_of(h, order, damping=0.01)
+    damped = (h + 0.01 * h.diagonal().mean() * torch.eye(k))[order][:, order]
+    assert torch.equal(h, kept)
     assert torch.equal(factor, factor.triu())
-    assert torch.allclose(factor.T @ factor @ damped, torch.eye(48), atol=1e-4)
+    assert torch.allclose(factor.T @ factor @ damped, torch.eye(k), atol=1e-4)
 
 
 def test_a_singular_moment_is_damped_until_it_can_be_factored() -> None:
     x = rows(3, 48) * 1e3
-    factor = gptq.upper_inverse(x.T @ x, damping=1e-8)
+    factor = factor_of(x.T @ x, torch.arange(48), damping=1e-8)
     assert torch.isfinite(factor).all()
