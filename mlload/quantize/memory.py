@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mlload.quant.algorithms import awq, gptq
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.slabs import ELEMENTS, slab_rows, workers
 from mlload.quantize.targets import Target
@@ -16,8 +17,7 @@ START = 190 * MIB  # an interpreter with torch in it
 CLASS_START = 345 * MIB  # and with transformers, one model class, and the tokenizer's work
 SMALL = {"fp8": 12, "int8": 12}  # MiB that a thread of a method without data works with; others: 20
 WHOLE = 17  # bytes an element of a weight that is packed as a whole: read, codes, words
-WIDE = 6  # matrices of the size of those that see one input together, while their ranges are searched
-SQUARES = 7  # of the widest input's second moment, while GPTQ factorises it
+ROUNDED = 6  # times the largest matrix, where weights are rounded whole with scales for what they see
 
 
 def data_free(targets: Iterable[Target], recipe: Recipe, limit: int | None = None) -> tuple[int, int]:
@@ -53,11 +53,18 @@ def calibrated(targets: Iterable[Target], recipe: Recipe, length: int) -> int:
         layers[layer] = layers.get(layer, 0) + size
         inputs.setdefault(layer, {})[target.fused] = target.k
     matrix = max(together.values(), default=0)
-    needs_moments = recipe.method in ("awq", "gptq")
-    moments = max((sum(k * k for k in found.values()) for found in inputs.values()), default=0) if needs_moments else 0
-    work = SQUARES * widest * widest + 4 * matrix if recipe.method == "gptq" else WIDE * matrix
-    elements = max(layers.values(), default=0) + expert + moments + work + length * (3 * wide + 4 * widest)
-    return CLASS_START + 4 * elements
+    weights = max(layers.values(), default=0) + expert
+    moments = max((sum(k * k for k in found.values()) for found in inputs.values()), default=0)
+    work: float
+    if recipe.method == "gptq":
+        # Moments go one by one; the last and widest beside its factor.
+        work = max(moments, 2 * widest * widest) + 1.5 * min(matrix, gptq.ELEMENTS) + matrix / 4
+    elif recipe.method == "awq":
+        # Weights before and after their scales, until the layer is proven to compute what it did.
+        work = moments + weights + matrix / 2 + 5 * min(matrix, awq.ELEMENTS)
+    else:
+        work = ROUNDED * matrix
+    return CLASS_START + round(4 * (weights + work + length * (3 * wide + 4 * widest)))
 
 
 def layer_of(target: Target) -> str:

@@ -25,6 +25,7 @@ START = (
 )
 METHODS = {
     "rtn": ["--method", "rtn"],
+    "awq": ["--method", "awq", "--samples", "4", "--seq-len", "32"],
     "gptq": ["--method", "gptq", "--samples", "4", "--seq-len", "32"],
 }
 
@@ -42,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_killed_at_random_moments(method: str, demo: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog and then some more of it\n" * 200)
-    words = [*METHODS[method], *(["--calib", str(text)] if method == "gptq" else [])]
+    words = [*METHODS[method], *(["--calib", str(text)] if method != "rtn" else [])]
     started = time.perf_counter()
     subprocess.run(command(demo, tmp_path / "whole", words), check=True, capture_output=True)
     took = time.perf_counter() - started
