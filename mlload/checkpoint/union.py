@@ -143,7 +143,10 @@ def _ranks(result: Union, by_file: dict[str, list[TensorRef]], used: Sequence[st
             message = f"{key} has no part {lacking[0]}, while it has a part {max(present)}: a file is missing."
             result.findings.append(Finding("FI065", "error", "starts", key, message, {"missing": lacking[:20]}))
     coordinates = [tuple(int("".join(c for c in piece if c.isdigit())) for piece in key.split("-")) for key in parts]
-    if coordinates:
+    if len({len(place) for place in coordinates}) > 1:
+        message = "files of two cuts lie in one folder, by tp rank (model-rank-N) and by stage (model-pp-N-tp-N)."
+        result.findings.append(Finding("FI065", "error", "starts", sorted(parts)[0], message, {"ranks": len(parts)}))
+    elif coordinates:
         sizes = tuple(max(axis) + 1 for axis in zip(*coordinates, strict=True))
         expected = 1
         for size in sizes:

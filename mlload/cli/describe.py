@@ -14,7 +14,8 @@ def model_words(model: Model) -> list[str]:
     words = [class_name(model), parameters(model)]
     words.append(quantized(model.quant) if model.quant is not None else DTYPES.get(model.dtype, model.dtype))
     if model.config_only:
-        words.append(f"no weights here, {size(sum(model.bytes_by_component.values()))} expected")
+        what = "no weights here" if model.checkpoint.cut is None else "a folder of ranks"
+        words.append(f"{what}, {size(sum(model.bytes_by_component.values()))} expected")
     return words
 
 

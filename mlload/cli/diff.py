@@ -31,7 +31,8 @@ def command(ctx: click.Context, one: str, other: str, form: str) -> None:
     """Compare tensors, numbers, config and files of two checkpoints.
 
     Numbers are those that quantized weights stand for. Reads all weights of both. A folder of ranks
-    (mlload shard --tp) is compared as the checkpoint that it makes. Exit code 1 when they differ.
+    (mlload shard --tp) is compared as the checkpoint that it makes. Exit code 1 when they differ,
+    3 where a damaged file hides whether they do.
     """
     from mlload.checkpoint.checkpoint import Checkpoint
     from mlload.writer.diff import diff
@@ -42,7 +43,7 @@ def command(ctx: click.Context, one: str, other: str, form: str) -> None:
         out.json({"schema_version": 1, "command": "diff", "a": one, "b": other, "same": found.same, **document(found)})
     else:
         out.print_all(lines(found))
-    ctx.exit(0 if found.same else 1)
+    ctx.exit(1 if not found.same else 3 if found.broken else 0)
 
 
 def document(found: Diff) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def document(found: Diff) -> dict[str, Any]:
         "weights": [_tensor(entry) for entry in found.weights],
         "config": [{"key": entry.name, "a": entry.one, "b": entry.other} for entry in found.config],
         "files": [{"file": entry.name, "a": entry.one, "b": entry.other} for entry in found.files],
+        "not_whole": [{"a": entry.one, "b": entry.other} for entry in found.broken],
         "layout": [{"what": entry.name, "a": entry.one, "b": entry.other} for entry in found.layout],
     }
 
@@ -71,8 +73,13 @@ def _tensor(entry: TensorDifference) -> dict[str, Any]:
 
 def lines(found: Diff) -> Iterator[str]:
     """The result for people: what differs by kind, the first of each by name."""
+    for fault in found.broken:
+        for side, message in (("A", fault.one), ("B", fault.other)):
+            if message:
+                yield f"{side} is not whole: {message}"
     if found.same:
-        yield f"the same: {found.equal:,} tensors with equal bytes, config and {'other ' if found.layout else ''}files"
+        what = "the same as far as they can be read" if found.broken else "the same"
+        yield f"{what}: {found.equal:,} tensors with equal bytes, config and {'other ' if found.layout else ''}files"
         yield from (f"  but other {entry.name}: {entry.one} -> {entry.other}" for entry in found.layout)
         return
     yield f"{found.equal:,} tensors are equal, {len(found.tensors):,} differ"

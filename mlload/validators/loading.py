@@ -155,8 +155,10 @@ def ranks_as_said(context: Context) -> Iterator[Finding]:
     loader only warns where a shape differs and copies what fits. Cut the original again."""
     cut = context.checkpoint.cut
     if cut is not None and cut.fault:
-        own = f"{context.checkpoint.label}: "
-        message = cut.fault.removeprefix(own).removeprefix(f"{context.checkpoint.label} ")
+        label = context.checkpoint.label
+        message = cut.fault.removeprefix(f"{label}: ")
+        if message.startswith(f"{label} "):
+            message = "the folder" + message.removeprefix(label)
         hint = Hint("Cut the original again.", "mlload shard ORIGINAL -o OUT --tp N", "original weights")
         yield Finding("LD006", "error", "starts", context.checkpoint.label, message, {"tp": cut.tp}, (hint,))
 

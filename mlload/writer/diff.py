@@ -3,12 +3,12 @@ config by key; other files by content."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mlload.checkpoint.checkpoint import Checkpoint, Index
-from mlload.checkpoint.finding import MlloadError
+from mlload.checkpoint.finding import Finding, MlloadError
 from mlload.plan.bound import BoundParam
 from mlload.plan.model import read_model
 from mlload.writer.carry import carried
@@ -16,6 +16,8 @@ from mlload.writer.numbers import FLOATS, Distance, distance, float_array, raw_a
 from mlload.writer.read_state import of_state
 from mlload.writer.tensor_bytes import Side
 
+# The first code of findings that are about other files than those of the weights.
+BESIDE = "FI060"
 # What differs from one writing of a config to the next, and tells nothing of the model.
 IDLE_KEYS = {"transformers_version", "_name_or_path", "_commit_hash"}
 
@@ -42,7 +44,8 @@ class Difference(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Diff:
     """equal: tensors of equal dtype, shape and bytes; weights: modules whose stored form differs and whose numbers
-    were compared; layout: weight files and indexes, which change nothing of the content"""
+    were compared; layout: weight files and indexes, which change nothing of the content; broken: the first fault of
+    each side's files by which it is not whole"""
 
     equal: int
     tensors: tuple[TensorDifference, ...]
@@ -50,6 +53,7 @@ class Diff:
     config: tuple[Difference, ...]
     files: tuple[Difference, ...]
     layout: tuple[Difference, ...] = ()
+    broken: tuple[Difference, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -59,6 +63,9 @@ class Diff:
 def diff(one: Checkpoint, other: Checkpoint) -> Diff:
     """Reads both once; memory is bounded by a piece, or by one weight where that has to be dequantized."""
     left, right = Side(one), Side(other)
+    for side in (left, right):
+        if not side.tensors:
+            raise MlloadError(f"{side.checkpoint.label} holds no tensors to compare", exit_code=3)
     tensors: list[TensorDifference] = []
     equal = 0
     for name in [*left.tensors, *(name for name in right.tensors if name not in left.tensors)]:
@@ -75,7 +82,20 @@ def diff(one: Checkpoint, other: Checkpoint) -> Diff:
         tuple(_config(one.config, other.config)),
         tuple(_files(one, other)),
         tuple(_layout(one, other)),
+        tuple(_broken(left, right)),
     )
+
+
+def _broken(left: Side, right: Side) -> Iterator[Difference]:
+    faults = [_fault(side.checkpoint.problems) for side in (left, right)]
+    if any(faults):
+        yield Difference("not whole", *faults)
+
+
+def _fault(problems: Iterable[Finding]) -> str:
+    """The first sentence about weight files that no engine starts with."""
+    errors = (p for p in problems if (p.severity, p.question) == ("error", "starts") and p.code < BESIDE)
+    return next((problem.message for problem in errors), "")
 
 
 def _tensor(name: str, left: Side, right: Side) -> TensorDifference | None:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from mlload.checkpoint.checkpoint import Checkpoint, Cut
 from mlload.checkpoint.finding import MlloadError
 from mlload.writer.holdings import Holdings
-from mlload.writer.read_state import is_state, of_state, read_state
-from mlload.writer.state import MANIFEST
+from mlload.writer.read_state import is_state, of_state, read_manifest, read_state
 
 ELSEWHERE = "FI064"  # of weights below the top of the folder, where the mlload layout has them
 
@@ -68,10 +67,17 @@ def as_cut(checkpoint: Checkpoint) -> Checkpoint:
 def _by_names(checkpoint: Checkpoint) -> Cut:
     """The sizes as far as the names of files and folders tell them."""
     if is_state(checkpoint):
-        folders = {file.name.split("/")[0] for file in checkpoint.files if file.name != MANIFEST}
-        return Cut("mlload", sum(1 for folder in folders if folder.startswith("rank-") and of_state(folder + "/")))
+        try:
+            manifest = read_manifest(checkpoint)
+            return Cut("mlload", manifest["tp"], manifest["pp"], manifest["ep"])
+        except MlloadError:
+            folders = {file.name.split("/")[0] for file in checkpoint.files if of_state(file.name)}
+            return Cut("mlload", sum(1 for folder in folders if folder.startswith("rank-")))
     if checkpoint.format == "tensorizer":
-        return Cut("tensorizer", sum(1 for file in checkpoint.files if file.used))
+        from mlload.writer.read_tensorizer import rank_number
+
+        numbers = [rank_number(file.name) for file in checkpoint.files if file.used]
+        return Cut("tensorizer", max((number + 1 for number in numbers if number is not None), default=1))
     from mlload.writer.read_sharded_state import cut_of
 
     return cut_of(checkpoint)

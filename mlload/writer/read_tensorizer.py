@@ -14,6 +14,7 @@ from mlload.writer.holdings import Holdings
 from mlload.writer.read_sharded_state import read_sharded_state
 
 _RANK = re.compile(r".*?(\d+)\.tensors", re.ASCII)
+MAX_RANKS = 100_000  # whatever the names of files say
 # Buffers that vLLM's own files hold and no checkpoint does.
 COMPUTED = ("cos_sin_cache", "inv_freq")
 
@@ -21,6 +22,12 @@ COMPUTED = ("cos_sin_cache", "inv_freq")
 def of_vllm(checkpoint: Checkpoint) -> bool:
     """Whether the names in the files are vLLM's, cut per rank."""
     return MARKER in checkpoint.tensors
+
+
+def rank_number(name: str) -> int | None:
+    """The rank that a file's name tells, None where it tells none."""
+    match = _RANK.fullmatch(name)
+    return None if match is None else int(match[1][-6:])
 
 
 def read_rank_files(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
@@ -34,13 +41,17 @@ def read_rank_files(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
             raise MlloadError(f"{label}: {file.name} {found.problems[0][1]}", exit_code=1)
         if found.encrypted:
             raise MlloadError(f"{label}: {file.name} is encrypted, and only its key opens it", exit_code=1)
-        match = _RANK.fullmatch(file.name)
-        if match is None and len(names) > 1:
+        rank = rank_number(file.name)
+        if rank is None and len(names) > 1:
             raise MlloadError(f"{label}: {file.name} does not say which rank it is of", exit_code=1)
-        rank = int(match[1]) if match and len(names) > 1 else 0
+        rank = rank or 0
         for ref in found.tensors:
             if ref.name != MARKER and ref.name.rpartition(".")[2] not in COMPUTED:
                 tensors[f"rank{rank}/{ref.name}"] = ref
+    ranks = {int(key.partition("/")[0][4:]) for key in tensors}
+    lacking = sorted(set(range(min(max(ranks), MAX_RANKS) + 1)) - ranks) if ranks else [0]
+    if lacking:
+        raise MlloadError(f"{label} is not whole: the file of rank {lacking[0]} is missing", exit_code=1)
     for name in _second_names(checkpoint):
         for key in [key for key in tensors if key.partition("/")[2] == name]:
             del tensors[key]

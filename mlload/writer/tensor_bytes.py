@@ -49,7 +49,7 @@ class Side:
             length = min(PIECE, ref.nbytes - start)
             piece = self.checkpoint.source.read(file, ref.offset + start, length)
             if len(piece) != length:
-                raise MlloadError(f"{file} ends before {name} does", exit_code=3)
+                raise MlloadError(f"{self.checkpoint.label}: {file} ends before {name} does", exit_code=3)
             yield piece
 
     def whole(self, name: str) -> bytes:

@@ -125,3 +125,18 @@ def test_diff_puts_ranks_together(source: Path, tmp_path: Path, capsys: pytest.C
     for layout in ("vllm", "tensorizer", "mlload"):
         out = cut(source, tmp_path / layout, layout, "--tp", "2")
         assert main(["diff", str(source), str(out)]) == 0, capsys.readouterr().out
+
+
+def test_files_of_two_cuts(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = cut(source, tmp_path / "out", "vllm", "--tp", "1")
+    shutil.copy(out / "model-rank-0-part-0.safetensors", out / "model-pp-0-tp-0-part-0.safetensors")
+    code, _, errors = asked(capsys, out, "--load-format", "sharded_state")
+    assert code == 1 and "FI065" in errors
+    assert main(["inspect", str(out)]) == 0
+
+
+def test_a_tensorizer_file_is_missing(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = cut(source, tmp_path / "out", "tensorizer", "--tp", "2")
+    (out / "model-rank-000.tensors").unlink()
+    code, entry, errors = asked(capsys, out, "--tp", "2", "--load-format", "tensorizer")
+    assert (code, errors) == (1, ["LD006"]) and "rank 0 is missing" in entry["findings"][0]["message"]

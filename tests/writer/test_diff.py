@@ -145,3 +145,23 @@ def test_quantized_weights_are_compared_by_their_numbers(
         assert entry["max_difference"] == 1 and entry["relative_difference"] == pytest.approx(0.5)
     else:
         assert 0 < entry["max_difference"] <= 15
+
+
+def test_a_damaged_side_is_told_and_hides_the_answer(
+    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal as far as it can be read is no yes."""
+    for folder in pair:
+        file = min(folder.glob("*.safetensors"))
+        raw = bytearray(file.read_bytes())
+        raw[12] = 0xFF
+        file.write_bytes(raw)
+    assert main(["diff", *map(str, pair)]) == 3
+    said = capsys.readouterr().out
+    assert "A is not whole: " in said and "B is not whole: " in said and "as far as they can be read" in said
+
+
+def test_nothing_is_not_the_same_as_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main(["diff", str(tmp_path / "empty"), str(tmp_path / "empty")]) == 3
+    assert "holds no tensors" in capsys.readouterr().err
