@@ -1,15 +1,18 @@
 """Every kernel on the device against float64, over shapes, group sizes, dtypes and rows.
 
-    python -m benchmarks.gpu.correctness          (writes $OUT/correctness.json; exit code 1 where one is wrong)
+    python -m benchmarks.gpu.correctness [--jobs 8]          (writes $OUT/correctness.json; exit code 1: one is wrong)
 
+Nearly all of its time is compilation, of some 200 variants of a second or two: the checks are dealt out to processes.
 Bounds are those of the interpreter tests with two units a rounding in place of one, because tensor cores cut off what
 they add; fp8 on Hopper keeps 14 bits of a sum. What is compared twice must have the same bits.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 import traceback
@@ -134,6 +137,8 @@ def experts(scheme: Scheme | None, activation: str) -> None:
         for i in range(count):
             if scheme is None:
                 tensors = {"weight": torch.randn(n, k) * 0.05}
+            elif scheme is linears.INT8:
+                tensors = linears.int8(n, k, seed=i).tensors
             elif scheme.kind == "int":
                 tensors = linears.integer(scheme, n, k, seed=i).tensors
             else:
@@ -141,7 +146,8 @@ def experts(scheme: Scheme | None, activation: str) -> None:
                 if scheme.kind == "mx":
                     tensors["weight_scale"] = tensors["weight_scale"] - 6
                 if scheme.bits == 8:
-                    tensors["weight_scale_inv"] = tensors["weight_scale_inv"] * 0.1
+                    scale = "weight_scale_inv" if scheme.block else "weight_scale"
+                    tensors[scale] = tensors[scale] * 0.1
             if bias:
                 tensors["bias"] = torch.randn(n) * 0.1
             parts.append(to_device(tensors))
@@ -191,19 +197,30 @@ def checks() -> dict[str, Callable[[], None]]:
         found["scaled_mm channel"] = lambda: eight_bits(ScaledMM, linears.FP8_CHANNEL, 512, 1024)
     found["int8"] = lambda: eight_bits(Int8, linears.INT8, 520, 1024)
     found["kv_cache"] = kv
-    schemes = {"bf16": None, "w4a16": linears.grouped("gptq"), "mxfp4": linears.MXFP4, "fp8": linears.FP8_BLOCK}
+    schemes = {
+        "bf16": None,
+        "w4a16": linears.grouped("gptq"),
+        "w4a16 asym": linears.grouped("awq", symmetric=False),
+        "w8a16": linears.grouped("gptq", bits=8),
+        "mxfp4": linears.MXFP4,
+        "nvfp4": linears.NVFP4,
+        "fp8": linears.FP8_BLOCK,
+        "fp8 channel": linears.FP8_CHANNEL,
+        "int8": linears.INT8,
+    }
     for name, scheme_or_none in schemes.items():
-        if name == "fp8" and torch.cuda.get_device_capability() < (8, 9):
+        if name.startswith("fp8") and torch.cuda.get_device_capability() < (8, 9):
             continue
         for activation in ("silu", "swiglu_oai"):
             found[f"moe {name} {activation}"] = lambda s=scheme_or_none, a=activation: experts(s, a)
     return found
 
 
-def main() -> int:
+def run(part: int = 0, parts: int = 1) -> dict[str, dict[str, Any]]:
+    """Every parts-th check, of those from `part` on."""
     torch.manual_seed(0)
-    results = {}
-    for name, check in checks().items():
+    results: dict[str, dict[str, Any]] = {}
+    for name, check in list(checks().items())[part::parts]:
         started = time.time()
         try:
             check()
@@ -213,7 +230,42 @@ def main() -> int:
             print("".join(traceback.format_exception(error)[-3:]), file=sys.stderr)
         results[name] = {"outcome": outcome, "seconds": round(time.time() - started, 2)}
         print(f"{name:32} {results[name]['seconds']:6.2f} s  {outcome}", flush=True)
-    out = Path(os.environ.get("OUT", ".")) / "correctness.json"
+    return results
+
+
+def dealt_out(jobs: int, limit: float) -> dict[str, dict[str, Any]]:
+    """The same by so many processes; what one of them did not finish is wrong."""
+    out = Path(os.environ.get("OUT", "."))
+    files = [out / f"correctness.{part}.json" for part in range(jobs)]
+    command = [sys.executable, "-m", "benchmarks.gpu.correctness", "--part"]
+    stop = time.time() + limit
+    workers = [subprocess.Popen([*command, f"{part}/{jobs}"]) for part in range(jobs)]
+    for worker in workers:
+        try:
+            worker.wait(max(1.0, stop - time.time()))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+    found: dict[str, dict[str, Any]] = {}
+    for file in files:
+        if file.exists():
+            found.update(json.loads(file.read_text()))
+            file.unlink()
+    return {name: found.get(name, {"outcome": "not finished", "seconds": None}) for name in checks()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=max(1, min(8, (os.cpu_count() or 1) // 2)))
+    parser.add_argument("--seconds", type=float, default=140, help="after which the processes are stopped")
+    parser.add_argument("--part", default="", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    folder = Path(os.environ.get("OUT", "."))
+    if arguments.part:
+        part, _, parts = arguments.part.partition("/")
+        (folder / f"correctness.{part}.json").write_text(json.dumps(run(int(part), int(parts))))
+        return 0
+    results = dealt_out(arguments.jobs, arguments.seconds) if arguments.jobs > 1 else run()
+    out = folder / "correctness.json"
     versions = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
     out.write_text(json.dumps({**versions, "checks": results}, indent=1) + "\n")
     wrong = [name for name, result in results.items() if result["outcome"] != "ok"]

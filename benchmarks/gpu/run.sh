@@ -22,12 +22,12 @@ print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {trito
 PY
 
 echo "== correctness"
-timeout 160 "$python" -m benchmarks.gpu.correctness || { failed=1; echo "correctness: failed or ran out of time"; }
+timeout 150 "$python" -m benchmarks.gpu.correctness --seconds 140 || { failed=1; echo "correctness: failed or ran out of time"; }
 echo "== speed"
-timeout 220 "$python" -m benchmarks.gpu.speed || { failed=1; echo "speed: failed or ran out of time"; }
+timeout 210 "$python" -m benchmarks.gpu.speed --seconds 190 || { failed=1; echo "speed: failed or ran out of time"; }
 echo "== load test"
 if "$python" -m mlload load-test --help >/dev/null 2>&1; then
-  timeout 90 "$python" -m benchmarks.gpu.load_test || { failed=1; echo "load test: failed or ran out of time"; }
+  timeout 110 "$python" -m benchmarks.gpu.load_test || { failed=1; echo "load test: failed or ran out of time"; }
 else
   echo "skipped: this version of mlload has no load-test command"
 fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,6 +49,28 @@ def test_the_checks_pass_and_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         correctness.weight_only(scheme, 72, 128, torch.bfloat16)
 
 
+def test_checks_dealt_out_to_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that dies leaves its checks unfinished, which is wrong."""
+    made: dict[str, Callable[[], None]] = {"right": lambda: None, "wrong": lambda: 1 / 0, "lost": lambda: None}  # type: ignore[dict-item,return-value]
+    monkeypatch.setattr(correctness, "checks", lambda: made)
+    monkeypatch.setenv("OUT", str(tmp_path))
+    assert list(correctness.run(1, 2)) == ["wrong"]
+
+    class Worker:
+        def __init__(self, command: list[str]) -> None:
+            part, _, parts = command[-1].partition("/")
+            if part != "2":
+                (tmp_path / f"correctness.{part}.json").write_text(json.dumps(correctness.run(int(part), int(parts))))
+
+        def wait(self, seconds: float) -> None:
+            pass
+
+    monkeypatch.setattr(correctness.subprocess, "Popen", Worker)
+    outcomes = {name: found["outcome"] for name, found in correctness.dealt_out(3, 5).items()}
+    assert outcomes == {"right": "ok", "wrong": "ZeroDivisionError: division by zero", "lost": "not finished"}
+    assert not list(tmp_path.glob("correctness.*.json"))
+
+
 def test_every_kernel_is_checked() -> None:
     names = " ".join(correctness.checks())
     for part in (
@@ -59,6 +82,9 @@ def test_every_kernel_is_checked() -> None:
         "int8",
         "kv_cache",
         "moe mxfp4 swiglu",
+        "moe fp8 channel silu",
+        "moe int8 silu",
+        "moe w4a16 asym silu",
     ):
         assert part in names
 
