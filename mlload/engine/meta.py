@@ -40,6 +40,7 @@ def class_of(model: Model, dtype: torch.dtype, hint: str | None = None, *, compo
                 made = build(config, dtype=dtype, attn_implementation="eager")
         else:
             line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            line = line.partition(". Should contain one of")[0]  # hundreds of names follow
             raise MlloadError(
                 f"transformers {transformers.__version__} builds no causal language model of type "
                 f"{model_type!r}: {line}",

@@ -71,8 +71,11 @@ class Recipe:
         """Whether data is looked at: for the weights, for what the layers see, or for the cache."""
         return self.method in CALIBRATED or self.smooth is not None or self.kv_cache or has_input_scale(self.scheme)
 
+    def ignores(self, module: str) -> bool:
+        return any(matches(pattern, module) for pattern in self.ignore)
+
     def scheme_for(self, module: str) -> Scheme | None:
-        if any(matches(pattern, module) for pattern in self.ignore):
+        if self.ignores(module):
             return None
         for pattern, scheme in self.overrides:
             if matches(pattern, module):

@@ -12,7 +12,7 @@ from mlload.plan.model import Model
 from mlload.plan.params import ParamSpec
 from mlload.quant.formats import plain_modules
 from mlload.quant.spec import Scheme
-from mlload.quantize.recipe import Recipe
+from mlload.quantize.recipe import Recipe, matches
 
 FLOATS = ("BF16", "F16", "F32")
 MLP = ("mlp", "shared_expert", "experts")  # components whose inner width can be padded
@@ -20,6 +20,9 @@ QUANTIZED = "quantized already"
 DRAFT = "a draft layer (multi-token prediction)"
 UNCOUNTED = "of a layer beyond those that the config counts"
 STRANGE = "no weight of the model class"
+IGNORED = "left out by --ignore"
+OVERRIDDEN = "left out by --override"
+FUSED = "fused with a layer that is left out"
 
 
 class Target(NamedTuple):
@@ -66,7 +69,8 @@ class Targets:
 
 
 def find_targets(model: Model, recipe: Recipe) -> Targets:
-    """Raises MlloadError where nothing is left to quantize."""
+    """Raises MlloadError where nothing is left to quantize, or a pattern names no layer."""
+    _refuse_idle_patterns(model, recipe)
     targets: list[Target] = []
     plain: list[Plain] = []
     known: dict[str, bool] = {}
@@ -78,7 +82,7 @@ def find_targets(model: Model, recipe: Recipe) -> Targets:
                 continue
             scheme = recipe.scheme_for(path) if reason is None else None
             if scheme is None:
-                plain.append(Plain(path, reason or "left out by --ignore", param))
+                plain.append(Plain(path, reason or (IGNORED if recipe.ignores(path) else OVERRIDDEN), param))
             else:
                 n, k = param.spec.n, param.spec.k
                 fused = _engine_path(param, path)
@@ -95,6 +99,26 @@ def find_targets(model: Model, recipe: Recipe) -> Targets:
         if known.get(name, True)
     )
     return Targets(tuple(targets), (*plain, *widened), beside)
+
+
+def _refuse_idle_patterns(model: Model, recipe: Recipe) -> None:
+    """A pattern that is misspelt would leave its layers to what it was to keep from them. What is left alone anyway
+    (the output head, say) may be named, so that one recipe does for many models."""
+    patterns = [("--ignore", pattern) for pattern in recipe.ignore]
+    patterns += [("--override", pattern) for pattern, _ in recipe.overrides]
+    if not patterns:
+        return
+    paths = {path for param in model.params for path in param.modules()}
+    paths |= {name.rpartition(".")[0] for name in model.checkpoint.tensors}
+    for option, pattern in patterns:
+        if not any(matches(pattern, path) for path in paths):
+            inside = next((path for path in sorted(paths) if pattern.strip("*.") in path), None)
+            raise MlloadError(
+                f"{option} {pattern} names no layer: a glob is held against its whole path, or the end after a dot",
+                hint=f"'*{pattern.strip('*')}*' matches {inside}"
+                if inside is not None and not pattern.startswith("re:")
+                else "mlload inspect shows the layers",
+            )
 
 
 def _outside_rule(name: str, layers: int) -> str:
@@ -167,14 +191,14 @@ def _layer_in(spec: ParamSpec, path: str) -> str:
 def _whole_sets(targets: list[Target], plain: list[Plain]) -> tuple[list[Target], list[Plain]]:
     """An engine has one scheme for the parts of a fused layer, and for all experts of a layer: where one part stays,
     all do; where schemes differ, the widest is everyone's."""
-    left = {_engine_set(entry.param, entry.path) for entry in plain if entry.reason == "left out by --ignore"}
+    left = {_engine_set(entry.param, entry.path) for entry in plain if entry.reason in (IGNORED, OVERRIDDEN)}
     schemes: dict[str, Scheme] = {}
     kept: list[Target] = []
     widened: list[Plain] = []
     for target in targets:
         whole = _engine_set(target.param, target.path)
         if whole in left:
-            widened.append(Plain(target.path, f"fused with a layer that is left out ({whole})", target.param))
+            widened.append(Plain(target.path, FUSED, target.param))
             continue
         kept.append(target)
         known = schemes.get(whole)

@@ -91,10 +91,10 @@ def refuse_foreign(checkpoint: Checkpoint) -> None:
     """Only whole safetensors tensors can be copied byte by byte into safetensors files."""
     label = checkpoint.label
     if checkpoint.format in ("gguf", "torch"):
-        what = "GGUF" if checkpoint.format == "gguf" else "a torch.save"
+        what = "a GGUF" if checkpoint.format == "gguf" else "a torch.save"
         raise MlloadError(
             f"{label} is {what} file; its tensors are not those of a Hugging Face folder",
-            hint=f"mlload convert {label} -o FOLDER, then shard that",
+            hint=f"mlload convert {label} -o FOLDER, then go on with that",
         )
     if checkpoint.format == "sharded_state":
         raise MlloadError(

@@ -48,6 +48,9 @@ def test_a_dry_run_forecasts_and_writes_nothing(demo: Path, tmp_path: Path, run:
         (["--method", "awq", "--calib", "/no/such/file.txt"], "cannot be read"),
         (["--method", "awq", "--asym", "--seq-len", "4096"], "positions"),
         (["--method", "rtn", "--ignore", "*_proj"], "nothing is left to quantize"),
+        (["--method", "rtn", "--ignore", "layers.1"], "'*layers.1*' matches model.layers.1."),
+        (["--method", "rtn", "--ignore", "re:.*qproj"], "--ignore re:.*qproj names no layer"),
+        (["--method", "rtn", "--override", "qproj=bits:8"], "--override qproj names no layer"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
@@ -112,6 +115,23 @@ def test_one_ignored_part_keeps_its_fused_layer_plain(demo: Path, tmp_path: Path
         assert any(match_name(path, entry) for entry in ignore)
     assert not any(match_name("model.layers.0.self_attn.k_proj", entry) for entry in ignore)
     assert "lm_head" in ignore
+
+
+def test_what_is_left_alone_is_named_by_its_reason_once(demo: Path, tmp_path: Path, run: Run) -> None:
+    """The output head stays anyway, and may be named all the same."""
+    words = ("--ignore", "lm_head", "--ignore", "layers.0.mlp.gate_proj", "--override", "q_proj=none")
+    code, result = run(demo, "-o", tmp_path / "out", "--method", "fp8", *words, "--dry-run")
+    assert code == 0
+    left = {reason: sorted(paths) for reason, paths in result["kept"].items()}
+    attention = [f"model.layers.{number}.self_attn" for number in range(4)]
+    assert left == {
+        "the output head": ["lm_head"],
+        "left out by --ignore": ["model.layers.0.mlp.gate_proj"],
+        "left out by --override": [f"{path}.q_proj" for path in attention],
+        "fused with a layer that is left out": sorted(
+            ["model.layers.0.mlp.up_proj", *(f"{path}.{part}_proj" for path in attention for part in "kv")]
+        ),
+    }
 
 
 def test_an_override_makes_a_second_group(demo: Path, tmp_path: Path, run: Run) -> None:
