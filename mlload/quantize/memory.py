@@ -1,6 +1,6 @@
 """Peak memory of a run by arithmetic, before it begins: RssAnon + RssShmem. Pages of mapped files are not counted.
 
-Constants were measured on models of 7 to 70 million parameters a layer; benchmarks/quantize_memory.py compares.
+Constants were measured on models of 7 to 93 million parameters a layer; benchmarks/quantize_memory.py compares.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ def calibrated(targets: Iterable[Target], recipe: Recipe, length: int) -> int:
     weights = max(layers.values(), default=0) + expert
     moments = max((sum(k * k for k in found.values()) for found in inputs.values()), default=0)
     work: float
+    ranges = 5 * min(matrix, awq.ELEMENTS)
     if recipe.method == "gptq":
         # Moments go one by one; the last and widest beside its factor.
-        work = max(moments, 2 * widest * widest) + 1.5 * min(matrix, gptq.ELEMENTS) + matrix / 4
+        work = max(moments, 2 * widest * widest) + 1.5 * min(matrix, gptq.ELEMENTS) + matrix / 4 + ranges
     elif recipe.method == "awq":
         # Weights before and after their scales, until the layer is proven to compute what it did.
-        work = moments + weights + matrix / 2 + 5 * min(matrix, awq.ELEMENTS)
+        work = moments + weights + matrix / 2 + ranges
     else:
         work = ROUNDED * matrix
     return CLASS_START + round(4 * (weights + work + length * (3 * wide + 4 * widest)))

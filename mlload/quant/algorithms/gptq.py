@@ -98,7 +98,7 @@ def inverse_factor(moment: Tensor, diagonal: Tensor, order: Tensor, damping: flo
         torch.linalg.cholesky_ex(lower, out=(lower, failed))
         if int(failed) == 0:
             _invert(lower)
-            least, most = torch.aminmax(lower)
+            least, most = torch.aminmax(made)  # of its transpose a copy would be made
             if bool(torch.isfinite(least) & torch.isfinite(most)):
                 return lower
     raise ValueError("the second moment of the inputs is not positive, whatever the damping")
