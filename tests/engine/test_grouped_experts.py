@@ -35,7 +35,7 @@ BLOCK = Format(
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 2}
 QWEN = {**LLAMA, "model_type": "qwen3_moe", "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 256}
 OSS = {**GPT_OSS, "hidden_size": 64, "intermediate_size": 64}
-FAMILIES = {"mixtral": MIXTRAL, "qwen3_moe": QWEN, "gpt_oss": OSS}
+FAMILIES: dict[str, dict[str, Any]] = {"mixtral": MIXTRAL, "qwen3_moe": QWEN, "gpt_oss": OSS}
 # What 16-bit values between the products may do to a sum of them, as a part of its norm: eight roundings of 2**-9.
 ROUNDED = 2.0**-6
 
@@ -58,7 +58,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def folders(root: Path, config: dict[str, Any], form: Format | None, pack_floats: bool = False) -> tuple[Path, Path]:
+def folders(root: Path, config: dict[str, Any], form: Format | None) -> tuple[Path, Path]:
     """The model with its experts in a format, and in the floats that these bytes are."""
     save(root / "made", config)
     here: dict[str, Tensor] = {}
@@ -131,10 +131,11 @@ def test_the_class_in_floats_says_the_same(family: str, name: str, form: Format 
 
     config = FAMILIES[family]
     packed, floats = folders(tmp_path, config, form)
-    count, top = int(config.get("num_local_experts", config.get("num_experts", 0))), int(config["num_experts_per_tok"])
-    x, ids, shares = routed(count, top, int(config["hidden_size"]))
+    count: int = config.get("num_local_experts") or config["num_experts"]
+    x, ids, shares = routed(count, config["num_experts_per_tok"], config["hidden_size"])
     theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(floats, dtype=torch.float32)
-    theirs.set_experts_implementation("eager")
+    if hasattr(theirs, "set_experts_implementation"):
+        theirs.set_experts_implementation("eager")
     with torch.inference_mode():
         want = theirs.model.layers[1].mlp.experts(x.float(), ids, shares)
     one, kernels = experts_of(planned(packed, dtype="bfloat16"), 0, ALONE, x, ids, shares)
@@ -165,6 +166,20 @@ def test_expert_by_expert_says_the_same(tmp_path: Path, monkeypatch: pytest.Monk
     apart, others = experts_of(plan, 0, ALONE, x, ids, shares)
     assert kernels == {"fused_moe"} and "fused_moe" not in others
     assert error(grouped, apart.float()) < ROUNDED
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "found"])
+def test_rows_out_of_order_are_multiplied_expert_by_expert(declared: bool, tmp_path: Path) -> None:
+    form = FORMATS["gptq act-order"]
+    config = form.config if declared else {**form.config, "desc_act": False}
+    packed, floats = folders(tmp_path, MIXTRAL, form._replace(config=config))
+    x, ids, shares = routed(3, 2, 128)
+    plan = planned(packed, dtype="bfloat16")
+    (use,) = NativeEngine(plan).start().kernels()["experts"]
+    assert "rows out of order" in dict(use.declined)["fused_moe"]
+    want, _ = experts_of(planned(floats), 0, ALONE, x.float(), ids, shares)
+    assert error(experts_of(plan, 0, ALONE, x, ids, shares)[0], want) < ROUNDED
 
 
 @pytest.mark.usefixtures("on_a_gpu")

@@ -14,7 +14,7 @@ from mlload.kernels.experts import ExpertsKernel
 from mlload.kernels.kernel import LinearKernel
 from mlload.quant.layers.group import ALONE, Group
 from mlload.quant.layers.grouped_experts import Stack, ask, joined, routed_here
-from mlload.quant.layers.kernels import prepared
+from mlload.quant.layers.kernels import as_found, prepared
 from mlload.quant.layers.method import KernelUse
 from mlload.quant.spec import Scheme
 
@@ -89,7 +89,10 @@ class QuantizedExperts(nn.Module):
     def process_weights_after_loading(self) -> None:
         """One kernel for all experts, or one for each one's linears; the stored tensors are forgotten."""
         device = next(param.device for linear in self.linears for param in linear.tensors.values())
-        stacks = (Stack(linear.role, linear.scheme, linear.n, linear.k) for linear in self.linears)
+        stacks = (
+            Stack(linear.role, linear.scheme and as_found(linear.scheme, linear.tensors), linear.n, linear.k)
+            for linear in self.linears
+        )
         chosen, declined = ask(
             stacks, len(self.held), self._gated, self.original, self.dtype, device, dealt_out=self.dealt_out
         )

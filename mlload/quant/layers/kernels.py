@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ def prepared(
     Raises MlloadError where none can read the scheme. Everything is unpacked or repacked once here, so that files that
     do not match their format fail while loading."""
     device = next(iter(tensors.values())).device
-    chosen = select(scheme, n, k, dtype, device)
+    chosen = select(as_found(scheme, tensors), n, k, dtype, device)
     kernel: LinearKernel = chosen.kernel
     packed = kernel.prepare(tensors)
     if size(packed) > GROWTH * size(tensors):
@@ -33,6 +34,14 @@ def prepared(
         packed = kernel.prepare(tensors)
     use = KernelUse(kernel.name, chosen.provider, size(packed) <= GROWTH * size(tensors), chosen.declined)
     return kernel, packed, use
+
+
+def as_found(scheme: Scheme, tensors: Mapping[str, Tensor]) -> Scheme:
+    """With its rows out of order where the stored g_idx says so and no config does: many kernels never look at it."""
+    index = next((tensor for name, tensor in tensors.items() if name.endswith("g_idx")), None)
+    if index is None or scheme.act_order or not bool((index[..., 1:] < index[..., :-1]).any()):
+        return scheme
+    return replace(scheme, act_order=True)
 
 
 def size(tensors: Mapping[str, Tensor]) -> int:
