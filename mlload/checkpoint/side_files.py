@@ -198,7 +198,8 @@ def without_weights(source: Source, listing: Sequence[SourceFile], has_config: b
     label = source.label
     if below:
         folder, count = max(below.items(), key=lambda item: item[1])
-        message = f"{label} has no weight files at its top; {count} lie in {folder}/: engines read the top folder only."
+        below_it = f"{count} {'lies' if count == 1 else 'lie'} in {folder}/"
+        message = f"{label} has no weight files at its top; {below_it}: engines read the top folder only."
         hint = (Hint("Point at that folder.", f"mlload inspect {shlex.quote(label.rstrip('/') + '/' + folder)}"),)
         return Finding("FI064", "error", "starts", folder, message, {"files": count}, hint)
     own = label.replace(os.sep, "/").rpartition("/")[2]

@@ -75,7 +75,9 @@ def _one(
         return Finding("FI034", "warning", "starts", name, message, numbers)
     owner = index.name if index else f"the {choice.format} set"
     message = f"{name} ({size:,} bytes) is not part of {owner}, and engines do not read it: {what}."
-    hint = (hints.repair_index(source),) if index and refs else ()
+    # An index can take in what it forgot; a second copy of what it has is for the user to delete.
+    forgotten = any(ref.name not in tensors for ref in refs)
+    hint = (hints.repair_index(source),) if index and forgotten else ()
     return Finding("FI034", severity, "right", name, message, numbers, hint)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +39,18 @@ def command(ctx: click.Context, one: str, other: str, form: str) -> None:
     from mlload.writer.diff import diff
 
     out: Output = ctx.obj
-    found = diff(Checkpoint.open(one), Checkpoint.open(other))
+    left, right = Checkpoint.open(one), Checkpoint.open(other)
+    found = diff(left, right)
     if form == "json":
         out.json({"schema_version": 1, "command": "diff", "a": one, "b": other, "same": found.same, **document(found)})
     else:
         out.print_all(lines(found))
+        names = {one: left.format, other: right.format}
+        if list(names.values()).count("gguf") == 1 and not found.same:
+            (gguf,) = (source for source, form in names.items() if form == "gguf")
+            out.note(
+                f"{gguf} has GGUF's names; mlload convert {shlex.quote(gguf)} -o FOLDER gives it those of the other"
+            )
     ctx.exit(1 if not found.same else 3 if found.broken else 0)
 
 

@@ -12,7 +12,7 @@ import click
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.progress import stderr_progress
 from mlload.cli import options
-from mlload.cli.load_test_words import META, EngineWords, engine_options, refuse_for_native
+from mlload.cli.load_test_words import META, EngineWords, engine_options, load_formats, refuse_for_native
 from mlload.cli.output import Output
 
 if TYPE_CHECKING:
@@ -54,13 +54,17 @@ file_in = click.Path(dir_okay=False, path_type=Path)
 @click.option("--language-only", is_flag=True, help="Leave vision and audio towers out.")
 @click.option("--lazy-towers", is_flag=True, help="Load vision and audio towers last, as their first use would.")
 @click.option("--weights-only", is_flag=True, help="Load, and generate nothing.")
-@click.option("--max-load-seconds", type=float, help="Exit 1 when loading takes longer.")
-@click.option("--min-decode-tps", type=float, help="Exit 1 when no batch decodes as fast.")
-@click.option("--max-peak-gib", type=float, help="Exit 1 when a rank's memory (the device's, on a GPU) goes higher.")
+@click.option("--max-load-seconds", type=click.FloatRange(0), help="Exit 1 when loading takes longer.")
+@click.option("--min-decode-tps", type=click.FloatRange(0), help="Exit 1 when no batch decodes as fast.")
+@click.option(
+    "--max-peak-gib", type=click.FloatRange(0), help="Exit 1 when a rank's memory (the device's, on a GPU) goes higher."
+)
 @click.option("--baseline", type=file_in, metavar="FILE", help="An earlier JSON result: exit 1 when 10 % worse.")
 @click.option("--record", type=file_out, metavar="FILE", help="Keep log-probabilities of fixed prompts.")
 @click.option("--expect", type=file_in, metavar="FILE", help="Compare with what --record kept.")
-@click.option("--max-kl", default=0.1, show_default=True, type=float, help="Nats that --expect allows, on average.")
+@click.option(
+    "--max-kl", default=0.1, show_default=True, type=click.FloatRange(0), help="Nats that --expect allows, on average."
+)
 @click.option("--perplexity", type=file_in, metavar="FILE", help="Perplexity of a text, over windows of it.")
 @click.option(
     "--windows",
@@ -70,7 +74,7 @@ file_in = click.Path(dir_okay=False, path_type=Path)
     metavar="N LENGTH",
     help="How many, and of how many tokens.",
 )
-@click.option("--max-perplexity", type=float, help="Exit 1 when it is higher.")
+@click.option("--max-perplexity", type=click.FloatRange(0), help="Exit 1 when it is higher.")
 @options.revision
 @click.option(
     "--format",
@@ -94,12 +98,14 @@ def command(ctx: click.Context, /, source: str | None, form: str, html: Path | N
     from mlload.cli.load_test_result import against
 
     out: Output = ctx.obj
+    for file in (asked["record"], html):
+        refuse_unwritable(file)
+    baseline = None if asked["baseline"] is None else read_json(asked["baseline"])
     documents = run(source, asked, ctx.meta.get(META, ()))
     if not documents:
         return  # another rank of torchrun reports
-    baseline = asked["baseline"]
     if baseline is not None:
-        documents[0]["failures"] += against(documents[0], read_json(baseline))
+        documents[0]["failures"] += against(documents[0], baseline)
     if form == "json":
         out.json(documents[0] if len(documents) == 1 else {**documents[0], "runs": documents})
     elif form == "text":
@@ -117,7 +123,7 @@ def command(ctx: click.Context, /, source: str | None, form: str, html: Path | N
     if html is not None:
         from mlload.cli.load_test_gate import page
 
-        html.write_text(page(documents))
+        write(html, page(documents))
         out.note(f"wrote {html}")
     ctx.exit(1 if any(one["failures"] for one in documents) else 0)
 
@@ -149,7 +155,7 @@ def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -
     expected = read_record(asked["expect"]) if asked["expect"] is not None else None
     say = Progress()
     documents = []
-    formats = [word.strip() for word in asked["load_format"].split(",") if word.strip()]
+    formats = load_formats(asked["load_format"])
     if asked["weights_only"] and (asked["record"] or expected or asked["perplexity"]):
         raise MlloadError("--record, --expect and --perplexity run the model, which --weights-only does not")
     if asked["max_perplexity"] is not None and asked["perplexity"] is None:
@@ -187,7 +193,7 @@ def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -
             return []
         documents.append(document(source, device, ranks, thresholds))
         if asked["record"] is not None:
-            asked["record"].write_text(json.dumps(ranks[0]["record"]))
+            write(asked["record"], json.dumps(ranks[0]["record"]))
     return documents
 
 
@@ -200,6 +206,26 @@ def run_engine(typed: str | None, asked: dict[str, Any], words: tuple[str, ...])
         return run_vllm(typed, asked, words, say)
     finally:
         say.clear()
+
+
+def refuse_unwritable(file: Path | None) -> None:
+    """A file that cannot be written is told before the model is loaded, not after."""
+    if file is None:
+        return
+    folder = file.parent
+    if not folder.is_dir():
+        raise MlloadError(f"cannot write {file}: there is no folder {folder}")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise MlloadError(f"cannot write {file}: not permitted")
+
+
+def write(file: Path, text: str) -> None:
+    from mlload.cli.report import write_atomically
+
+    try:
+        write_atomically(str(file), text)
+    except OSError as error:
+        raise MlloadError(f"cannot write {file}: {error.strerror}", exit_code=3) from error
 
 
 def check(settings: Settings) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlload.checkpoint.finding import MlloadError
 from mlload.cli import options
 from mlload.cli.load_test_result import SCHEMA, Thresholds, failures
-from mlload.cli.load_test_words import EngineLine, engine_line, log_file
+from mlload.cli.load_test_words import EngineLine, engine_line, load_formats, log_file
 
 if TYPE_CHECKING:
     from mlload.engine.vllm.asked import Asked
@@ -36,7 +36,7 @@ def run_vllm(
     expected = read_record(asked["expect"]) if asked["expect"] is not None else None
     thresholds = Thresholds(asked["max_load_seconds"], asked["min_decode_tps"], asked["max_peak_gib"], asked["max_kl"])
     documents = []
-    for load_format in [word.strip() for word in asked["load_format"].split(",") if word.strip()]:
+    for load_format in load_formats(asked["load_format"]):
         line = engine_line({**asked, "load_format": load_format}, words, found.version)
         model = source_of(source, line)
         one = run_once(model, asked, line, found, expected, say)

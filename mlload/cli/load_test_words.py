@@ -186,3 +186,11 @@ def log_file(asked: Mapping[str, Any]) -> Path:
     except OSError as error:
         raise MlloadError(f"--engine-log {named} cannot be written: {error.strerror}") from error
     return named
+
+
+def load_formats(typed: str) -> list[str]:
+    """The words of --load-format."""
+    words = [word.strip() for word in typed.split(",") if word.strip()]
+    if not words:
+        raise MlloadError(f"--load-format names at least one loader such as auto, not {typed!r}")
+    return words

@@ -56,5 +56,6 @@ def command(ctx: click.Context, source: str | None, index: bool, dedup: bool, in
         out.print(f"{checkpoint.label}: {'repaired' if in_place else 'would repair'}")
         out.print_all(f"  {reason}" for reason in repair.reasons)
         if not in_place:
-            out.note(f"do it: mlload repair {shlex.quote(checkpoint.label)} --in-place")
+            asked = "" if both else " --index" if index else " --dedup"
+            out.note(f"do it: mlload repair {shlex.quote(checkpoint.label)}{asked} --in-place")
     ctx.exit(0 if in_place or repair.nothing else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -24,6 +25,7 @@ from mlload.writer.groups import weight_groups
 from mlload.writer.holdings import fingerprint, whole_holdings
 from mlload.writer.layout import Layout, OutputTensor, index_of
 from mlload.writer.progress import Bar
+from mlload.writer.ranks import is_cut
 from mlload.writer.reshape import INDEX, numbered, reshape
 from mlload.writer.sizes import DEFAULT, weight_of
 from mlload.writer.write import allow_files, write_folder
@@ -60,6 +62,11 @@ def convert(
     keep:  GGUF blocks that compressed-tensors has a format for stay quantized
     limit: bytes of a file
     """
+    if is_cut(checkpoint):
+        raise MlloadError(
+            f"{checkpoint.label} holds the ranks of a cut; GGUF and torch.save (.bin) files are converted",
+            hint=f"mlload shard {shlex.quote(checkpoint.label)} -o FOLDER --merge makes a checkpoint of it",
+        )
     broken = [p for p in checkpoint.problems if p.severity == "error" and p.question == "starts"]
     if broken:
         raise MlloadError(f"{checkpoint.label} is not whole: {broken[0].message}", exit_code=1)
@@ -69,6 +76,10 @@ def convert(
     if checkpoint.format == "torch":
         return _torch(checkpoint, output, limit, verify, progress)
     if checkpoint.format == "gguf":
+        if verify:
+            raise MlloadError(
+                "--verify compares copies, and a GGUF file's numbers are not copied: it is for .bin files"
+            )
         chosen = DTYPES[dtype or ("f16" if keep else "bf16")]
         return _gguf(checkpoint, output, chosen, keep, limit, tokenizer, progress)
     raise MlloadError(

@@ -81,7 +81,7 @@ def diff(one: Checkpoint, other: Checkpoint) -> Diff:
         tuple(_weights(left, right, changed)) if changed else (),
         tuple(_config(one.config, other.config)),
         tuple(_files(one, other)),
-        tuple(_layout(one, other)),
+        tuple(_layout(left.checkpoint, right.checkpoint)),
         tuple(_broken(left, right)),
     )
 

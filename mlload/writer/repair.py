@@ -7,6 +7,7 @@ moment, the folder is as sound as it was.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from mlload.writer.execute import Copier, write_all
 from mlload.writer.folder import sync_folder
 from mlload.writer.holdings import Held, Holdings, Stored
 from mlload.writer.layout import FORMAT, Layout, index_text, output_file, whole_tensor
+from mlload.writer.ranks import is_cut
 
 PIECE = 8 * 1024 * 1024
 PARTIAL = ".mlload-partial"
@@ -55,6 +57,11 @@ class Repair:
 
 def plan_repair(checkpoint: Checkpoint, *, index: bool = True, dedup: bool = True) -> Repair:
     """What there is to do. Raises MlloadError where no rewriting helps: a file is missing or cannot be read."""
+    if is_cut(checkpoint):
+        raise MlloadError(
+            f"{checkpoint.label} holds the ranks of a cut, which have no index to repair",
+            hint=f"mlload shard {shlex.quote(checkpoint.label)} -o FOLDER --merge makes a checkpoint of it",
+        )
     if checkpoint.format != "safetensors":
         raise MlloadError(f"{checkpoint.label} holds no safetensors weights; only those have an index to repair")
     by_file = _tensors_by_file(checkpoint)

@@ -152,6 +152,21 @@ def test_wrong_usage(folder: Path, words: tuple[str, str], sentence: str) -> Non
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--load-format", ","), "--load-format names at least one loader"),
+        (("--record", "nowhere/record.json"), "cannot write nowhere/record.json: there is no folder nowhere"),
+        (("--html", "nowhere/page.html"), "cannot write nowhere/page.html: there is no folder nowhere"),
+        (("--max-kl", "-1"), "-1"),
+        (("--baseline", "nowhere.json"), "nowhere.json cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_told_before_anything_is_loaded(words: tuple[str, ...], said: str, folder: Path) -> None:
+    done = mlload(folder, *words)
+    assert done.returncode == 2 and said in done.stderr and not done.stdout
+
+
 def test_interrupted_ranks_leave_nothing_behind(folder: Path) -> None:
     words = [sys.executable, "-m", "mlload", "load-test", str(folder), "--tp", "2", "--decode", "100000"]
     process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -103,3 +103,18 @@ def test_a_missing_file_is_not_hidden(source: Path, capsys: pytest.CaptureFixtur
     (source / "model-00002-of-00002.safetensors").unlink()
     assert main(["repair", str(source), "--in-place"]) == 1
     assert "model-00002-of-00002.safetensors is missing" in capsys.readouterr().err
+
+
+def test_the_line_that_does_it_says_what_was_asked(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (source / INDEX).unlink()
+    assert main(["repair", str(source), "--index"]) == 1
+    assert f"mlload repair {source} --index --in-place" in capsys.readouterr().err
+
+
+def test_ranks_have_no_index(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for layout in ("mlload", "vllm", "tensorizer"):
+        out = tmp_path / layout
+        assert main(["shard", str(source), "-o", str(out), "--tp", "2", "--layout", layout]) == 0
+        for words in (["repair", str(out)], ["convert", str(out), "-o", str(tmp_path / "converted")]):
+            assert main(words) == 2
+            assert f"mlload shard {out} -o FOLDER --merge" in capsys.readouterr().err
