@@ -94,3 +94,22 @@ def test_int8_is_within_half_a_step() -> None:
     values = weight()
     scale = int8.scales(values)
     assert ((int8.dequantize(int8.quantize(values, scale), scale) - values).abs() <= scale / 2 + 1e-6).all()
+
+
+def test_ranges_are_those_that_lose_least_by_the_power_2_4() -> None:
+    """Against a search in plain floats; the square would choose other ranges for some of the groups."""
+    values = torch.randn(64, 64, generator=torch.Generator().manual_seed(3)) ** 3
+    grid = integer.fit(values, 4, 64, symmetric=True, dtype=torch.float32)
+
+    def best(group: list[float], power: float) -> float:
+        scales = [max(map(abs, group)) * (1 - 0.05 * step) / 7 for step in range(11)]
+
+        def lost(scale: float) -> float:
+            return sum(abs(min(max(round(v / scale), -8), 7) * scale - v) ** power for v in group)
+
+        return min(scales, key=lost)
+
+    groups = values.double().tolist()
+    chosen = grid.scale[:, 0].tolist()
+    assert chosen == pytest.approx([best(group, 2.4) for group in groups], rel=1e-6)
+    assert chosen != pytest.approx([best(group, 2.0) for group in groups], rel=1e-6)
