@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu import timing
-from mlload.kernels.gpu_conditions import vllm_marlin
+from mlload.kernels.candidates import CANDIDATES
+from mlload.kernels.kernel import Candidate
 from mlload.kernels.triton import configs, launch, moe
 from mlload.kernels.triton.linear import WeightOnly
 from mlload.kernels.triton.packed import Spec, spec_for
@@ -151,16 +153,31 @@ def peers_of(case: Case, n: int, k: int, stored: dict[str, Tensor]) -> Iterator[
             yield "torch int4", lambda x: torch.ops.aten._weight_int4pack_mm(x, packed, 128, scales)
         except Exception as error:
             print(f"torch's int4 is left out: {type(error).__name__}: {str(error).splitlines()[0]}")
-        if vllm_marlin(case.scheme, n, k, "bfloat16", torch.cuda.get_device_capability()).ok:
-            from mlload.kernels.vllm_ops.marlin import Marlin
-
-            marlin = Marlin(case.scheme, n, k, DTYPE)
-            ready = marlin.prepare(stored)
-            yield "vllm marlin", lambda x: marlin.apply(x, ready)
+        for candidate in CANDIDATES:
+            if candidate.provider == "vllm" and candidate.device == "cuda":
+                verdict = candidate.can_implement(case.scheme, n, k, "bfloat16", torch.cuda.get_device_capability())
+                if verdict.ok:
+                    yield f"vllm {candidate.name}", vllm_peer(candidate, case.scheme, n, k, stored)
     if case.scheme is FP8_BLOCK:
         channel = ScaledMM(FP8_CHANNEL, n, k, DTYPE)
         ready_fp8 = channel.prepare(random_linear(FP8_CHANNEL, n, k))
         yield "scaled_mm channel", lambda x: channel.apply(x, ready_fp8)
+
+
+def vllm_peer(
+    candidate: Candidate, scheme: Scheme, n: int, k: int, stored: dict[str, Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """A failure to prepare is one of the call, so that the others are still measured."""
+    module, _, name = candidate.where.partition(":")
+    kernel = getattr(import_module(module), name)(scheme, n, k, DTYPE)
+    ready: list[dict[str, Tensor]] = []
+
+    def call(x: Tensor) -> Tensor:
+        if not ready:
+            ready.append(kernel.prepare(stored))
+        return torch.as_tensor(kernel.apply(x, ready[0]))
+
+    return call
 
 
 # (what, experts, hidden, intermediate, top_k)
