@@ -197,9 +197,13 @@ def sizes(model: Model, question: Question, entries: Sequence[Entry]) -> tuple[W
     if plan is None or any(at_every_size(plan, request)):
         return ()
     found = []
+    cut = model.checkpoint.cut
+    # Ranks of a cut start at its size alone, which may be none of the usual ones.
+    tried = {} if cut is None else {"tp": (cut.tp,), "pp": (cut.pp,)}
     for other in sound_plans(
         model,
         profile_at(model, question),
+        **tried,
         dp=entries[0].mesh.dp,
         dtype=request.dtype,
         capability=question.capability,

@@ -22,7 +22,7 @@ def size_hints(mesh: Mesh, works: Callable[[Mesh], bool], model: Model) -> tuple
     routed = any(param.expert_total for param in model.params)
     if routed and not mesh.ep and mesh.tp > 1 and works(mesh._replace(ep=True)):
         hints.append(Hint(f"they work at tp {mesh.tp} with expert parallelism", "--enable-expert-parallel"))
-    other = _rearranged(mesh, works)
+    other = _rearranged(mesh, works, model.config.layers)
     if other is not None:
         hints.append(
             Hint(
@@ -33,11 +33,12 @@ def size_hints(mesh: Mesh, works: Callable[[Mesh], bool], model: Model) -> tuple
     return tuple(hints)
 
 
-def _rearranged(mesh: Mesh, works: Callable[[Mesh], bool]) -> Mesh | None:
-    """The same number of GPUs with fewer ranks a stage and more stages, as few stages as possible."""
+def _rearranged(mesh: Mesh, works: Callable[[Mesh], bool], layers: int) -> Mesh | None:
+    """The same number of GPUs with fewer ranks a stage and more stages, as few stages as possible, and none of them
+    without a layer."""
     gpus = mesh.tp * mesh.pp
     for size in range(mesh.tp - 1, 0, -1):
-        if gpus % size == 0:
+        if gpus % size == 0 and gpus // size <= max(layers, 1):
             other = mesh._replace(tp=size, pp=gpus // size, partition=None)
             if works(other):
                 return other

@@ -98,6 +98,15 @@ def test_stages_and_whole_experts(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert asked(capsys, dealt, "--tp", "2", *loader)[2] == ["LD003"]
 
 
+def test_an_unusual_size_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """5 stages are none of the sizes that are tried for other checkpoints."""
+    source = written(tmp_path / "source", {**LLAMA, "num_hidden_layers": 5})
+    out = cut(source, tmp_path / "out", "vllm", "--tp", "1", "--pp", "5")
+    code, entry, errors = asked(capsys, out)
+    assert (code, errors) == (1, ["LD005"])
+    assert entry["serve"] == f"vllm serve {out} --pipeline-parallel-size 5 --load-format sharded_state"
+
+
 def test_a_rank_of_another_checkpoint(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Half as wide an MLP: its shapes are not what config.json says."""
     out = cut(source, tmp_path / "out", "vllm", "--tp", "2")
