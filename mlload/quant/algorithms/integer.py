@@ -14,8 +14,8 @@ from torch import Tensor
 
 # Ranges tried, as shares of the largest magnitude: clipping a few weights makes the steps of all others finer.
 SHRINKS = tuple(1.0 - 0.05 * step for step in range(11))
-# What a weight's error counts, as its power. Weights that a range cuts off all err towards zero, and errors of one
-# direction add up in the output where roundings cancel: the square alone cuts too much.
+# What a weight's error counts, as its power. By the square weights err less, but SmolLM2's output more: ranges that
+# cut off much make few and large errors, all towards zero (figures in docs/quantize.md).
 NORM = 2.4
 ROWS = 1 << 22  # elements quantized at a time, so that temporaries stay small
 
