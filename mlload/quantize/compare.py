@@ -20,6 +20,7 @@ from mlload.quant.formats.registry import get
 from mlload.quant.formats.tensors import Misaligned, unit
 from mlload.quant.formats.tensors import shape as stored_shape
 from mlload.quant.spec import TensorSpec
+from mlload.quantize.allocator import keep_slabs
 from mlload.quantize.slabs import ELEMENTS, workers
 from mlload.quantize.source import SourceTensors
 from mlload.quantize.targets import Target
@@ -70,6 +71,7 @@ def weight_errors(
             with lock:
                 sums.setdefault(side.target.path, []).append(found)
 
+    keep_slabs()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     threads = [threading.Thread(target=work, name=f"check-{n}", daemon=True) for n in range(workers() - 1)]

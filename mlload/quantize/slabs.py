@@ -21,6 +21,7 @@ from mlload.loader.dtypes import torch_dtype
 from mlload.quant.formats import spec as stored_spec
 from mlload.quant.formats.tensors import shape, stored_length, unit
 from mlload.quant.spec import Scheme, TensorSpec
+from mlload.quantize.allocator import keep_slabs
 from mlload.quantize.layout import Output
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.source import refuse_unless_finite
@@ -92,6 +93,7 @@ class Quantizer(Copier):
 
     def run(self, jobs: Iterator[Any], done: int = 0) -> None:
         before = torch.get_num_threads()
+        keep_slabs()
         torch.set_num_threads(1)  # threads of threads would only wait for one another
         try:
             super().run(jobs, done)
