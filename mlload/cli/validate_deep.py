@@ -19,6 +19,7 @@ from mlload.validators.verdict import Verdict, combine
 
 if TYPE_CHECKING:
     from mlload.cli.validate_result import Entry
+    from mlload.plan.plan import Plan
     from mlload.validators.deep.files import Expected
     from mlload.validators.deep.scan import FileSeen, Scan
 
@@ -89,10 +90,20 @@ def with_contents(entries: list[Entry], checkpoint: Checkpoint, deep: Deep) -> l
     for entry in entries:
         findings, unknowns = of_files, open_files
         if deep.contents:
-            judged = judge_contents(looked.scan, checkpoint, entry.plan)
+            judged = judge_contents(looked.scan, checkpoint, plan_of_files(entry))
             findings, unknowns = (*findings, *judged.findings), (*unknowns, *judged.unknowns)
         found.append(replace(entry, verdict=extended(entry.verdict, findings, unknowns), looked=looked))
     return found
+
+
+def in_ranks(entry: Entry) -> bool:
+    return entry.model is not None and entry.model.checkpoint.cut is not None
+
+
+def plan_of_files(entry: Entry) -> Plan | None:
+    """None for a folder of ranks: the plan is of the checkpoint that was cut, whose tensors are not those in the
+    files, which are judged by themselves."""
+    return None if in_ranks(entry) else entry.plan
 
 
 def extended(verdict: Verdict, findings: tuple[Finding, ...], unknowns: tuple[Any, ...]) -> Verdict:
@@ -123,7 +134,7 @@ def look(checkpoint: Checkpoint, entries: list[Entry], deep: Deep) -> Looked:
         hashed = {f.name for f in checkpoint.files if path is None or os.path.realpath(path(f.name)) != mine}
     else:
         hashed = set(expected)
-    model = entries[0].model if entries else None
+    model = entries[0].model if entries and not in_ranks(entries[0]) else None
     known = without_model(checkpoint.tensors) if model is None else roles(model)
     asked = Asked(deep.contents, frozenset(hashed))
     if checkpoint.source.remote and not os.environ.get(QUIET):

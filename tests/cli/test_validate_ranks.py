@@ -149,3 +149,11 @@ def test_a_tensorizer_file_is_missing(source: Path, tmp_path: Path, capsys: pyte
     (out / "model-rank-000.tensors").unlink()
     code, entry, errors = asked(capsys, out, "--tp", "2", "--load-format", "tensorizer")
     assert (code, errors) == (1, ["LD006"]) and "rank 0 is missing" in entry["findings"][0]["message"]
+
+
+def test_the_bytes_of_ranks_are_read(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for layout, loader in (("vllm", "sharded_state"), ("tensorizer", "tensorizer")):
+        out = cut(source, tmp_path / layout, layout, "--tp", "2")
+        code, entry, _ = asked(capsys, out, "--tp", "2", "--load-format", loader, "--deep")
+        assert code in (0, 1) and not any(found["what"].startswith("rule") for found in entry["unknowns"])
+        assert entry["deep"]["files"]
