@@ -218,3 +218,10 @@ def test_memory_that_one_layer_cannot_fit_is_refused_early(demo: Path, tmp_path:
         assert code == 1
         assert "--max-memory allows 100" in result["error"]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_gpu_that_is_not_there(demo: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, error = run(demo, "-o", tmp_path / "out", *GPTQ, "--device", "cuda")
+    assert code == 3 and "torch finds no GPU here" in str(error)
+    assert not list(tmp_path.glob("out*"))
