@@ -69,7 +69,7 @@ def test_every_kernel_is_compiled_for_every_target_that_admits_it(release: str) 
     assert set(seen) == {80, 89, 90, 100}
     assert seen[89] == seen[90] == seen[100]
     # Without fp8 instructions: weights unpacked bit by bit, and the cache's rounding by integers.
-    fp8 = {name for name in seen[90] if name.startswith(("fp8_block", "fp8_channel", "moe_fp8"))}
+    fp8 = {name for name in seen[90] if name.removeprefix("moe_").startswith(("fp8_block", "fp8_channel"))}
     assert seen[90] - seen[80] == fp8 | {"quantize e4m3 groups", "kv_cache conversion"}
     assert seen[80] - seen[90] == {"kv_cache bits"}
 
@@ -92,12 +92,13 @@ DECODE = [param for param in rows_of("w4a16", "moe_w4a16", targets=(90,)) if "BM
 
 @pytest.mark.parametrize("row", DECODE)
 def test_w4a16_keeps_up_with_memory(row: dict[str, Any]) -> None:
-    """Groups of 32 carry four scales a tile: with zero points they are bound by arithmetic at 5/6 of the bandwidth."""
+    """Groups of 32 without zero points have four 16-bit scales a tile, which go through registers: a twentieth more than
+    memory leaves."""
     allowed = budget(bits_of(row))
-    if " g32 " in row["kernel"]:
-        allowed *= 1.2
+    if " g32 BM" in row["kernel"]:
+        allowed *= 1.1
     assert row["per_weight"] <= allowed
-    assert row["integer_per_weight"] <= allowed / 2
+    assert row["integer_per_weight"] <= 1.6
 
 
 @pytest.mark.parametrize("row", [param for param in DECODE if " g128 " in param.id or " g-1 " in param.id])
@@ -110,8 +111,8 @@ def test_w4a16_by_the_plain_thresholds(row: dict[str, Any]) -> None:
 def test_w4a16_on_hopper(row: dict[str, Any]) -> None:
     assert row["conversions"] == 0, "no integer-to-float conversion in the loop"
     assert row["from_registers"] and "HGMMA" in row["matrix"]
-    # A tile of weights is 64 words a lane; what is stored are scales and zero points, at most two a group.
-    assert row["stores"] <= 8
+    # A tile of weights is 64 words a lane; what is stored are scales, one a group. With zero points nothing is.
+    assert row["stores"] <= (0 if "asym" in row["kernel"] else 4)
     assert 128 in row["widths"]
     # Two programs share a multiprocessor: registers and shared memory have room for them.
     assert 2 * row["registers"] * 128 <= 65536 and 2 * row["shared"] <= SHARED[90]

@@ -50,11 +50,24 @@ def choose(m: int, n: int, k_tiles: int, multiprocessors: int = MULTIPROCESSORS,
     return config._replace(splits=max(1, splits))
 
 
-def warps_for(config: Config, capability: int, group: int, *, fp8: bool = False) -> int:
+def fitting(config: Config, capability: int, group: int) -> Config:
+    """Another tile where the compiler makes an empty kernel of this one: triton 3.9 of 128 rows and groups of up to 32,
+    for compute capability 10.0."""
+    if capability >= 100 and 0 < group <= 32 and config.block_m > 64:
+        return BY_ROWS[2][1]._replace(splits=config.splits)
+    return config
+
+
+def warps_for(config: Config, capability: int, group: int, *, fp8: bool = False, zero: bool = False) -> int:
     """Warps that hold the tile in registers without spilling: Hopper's matrix instructions need fewer registers than
-    those before and after it. capability: 90 for 9.0; group: -1 for one scale a row."""
+    those before and after it. capability: 90 for 9.0; group: -1 for one scale a row; zero: with zero points."""
+    if 0 < group <= 32 and config.block_m >= 64:
+        return 8
     if capability == 90:
         return config.warps
+    # Words of scale and zero point for each 32 values, loaded ahead.
+    if capability == 80 and zero and 0 < group <= 32:
+        return 8
     large = config.block_n * config.block_m >= 128 * 64
     before = capability < 90 and large
     after = capability >= 100 and ((fp8 and large) or (group < 0 and not fp8 and config.block_m <= 16))

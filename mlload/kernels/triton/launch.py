@@ -37,8 +37,8 @@ def _capability(index: int) -> int:
     return major * 10 + minor
 
 
-def warps(config: configs.Config, x: Tensor, group: int, *, fp8: bool = False) -> int:
-    return configs.warps_for(config, capability_of(x), group, fp8=fp8)
+def warps(config: configs.Config, x: Tensor, group: int, *, fp8: bool = False, zero: bool = False) -> int:
+    return configs.warps_for(config, capability_of(x), group, fp8=fp8, zero=zero)
 
 
 @cache
@@ -62,7 +62,7 @@ def matmul(
     k_tiles = packed["weight"].shape[1]
     if config is None:
         count = multiprocessors(x.device.index or 0) if x.device.type == "cuda" else configs.MULTIPROCESSORS
-        config = configs.choose(m, n, k_tiles, count, key(x, spec))
+        config = configs.fitting(configs.choose(m, n, k_tiles, count, key(x, spec)), capability_of(x), spec.group)
     y = torch.empty(m, n, dtype=out_dtype or x.dtype, device=x.device)
     if not m:
         return y
@@ -104,7 +104,7 @@ def matmul(
         BN=config.block_n,
         BM=config.block_m,
         PTX=use_ptx(x.device),
-        num_warps=warps(config, x, spec.group),
+        num_warps=warps(config, x, spec.group, zero="zero" in packed or scale.dtype == torch.int32),
         num_stages=config.stages,
         enable_fp_fusion=True,
     )

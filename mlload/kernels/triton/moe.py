@@ -170,6 +170,7 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
     planes = 1 if experts.spec is None else spec.layout.planes
     k_tiles = triton.cdiv(k, width * planes)
     scale = tensors.get("scale", weight)
+    words = scale.dtype == torch.int32
     block_n = 128 if n >= 128 else 64
     weight_only_gemm[(blocks, triton.cdiv(n, block_n), 1)](
         x,
@@ -191,8 +192,8 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
         top_k,
         CODE=spec.code,
         DTYPE=launch.DTYPES[x.dtype],
-        ZERO="zero" in tensors or scale.dtype == torch.int32,
-        WORDS=scale.dtype == torch.int32,
+        ZERO="zero" in tensors or words,
+        WORDS=words,
         BIAS=bias is not None,
         ROUTED=True,
         GLOBAL="global_scale" in tensors,
@@ -204,7 +205,7 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
         BN=block_n,
         BM=block,
         PTX=launch.use_ptx(x.device),
-        num_warps=grouped_warps(spec.code, block, launch.capability_of(x)),
+        num_warps=grouped_warps(spec.code, block, launch.capability_of(x), fine=words and 0 < spec.group <= 32),
         num_stages=4,
         enable_fp_fusion=True,
     )

@@ -56,6 +56,9 @@ def dense() -> Iterator[Case]:
     for _, config in configs.BY_ROWS[1:]:
         yield weight_only_case("w4a16", "int4", "bf16", 128, config)
         yield weight_only_case("w4a16", "int4", "bf16", 128, config, zero=True)
+    many = configs.BY_ROWS[2][1]
+    yield weight_only_case("w4a16", "int4", "bf16", 32, many, zero=True)
+    yield weight_only_case("mxfp4", "e2m1", "bf16", 32, many)
     config = configs.BY_ROWS[0][1]
     yield weight_only_case("w4a16", "int4", "bf16", 128, config, split=True)
     for dtype in ("bf16", "fp16"):
@@ -143,7 +146,7 @@ def weight_only_case(
         stages=config.stages,
         weights=config.block_n * width * planes,
         even=("N", "K", "x_stride", "n_rows"),
-        other_warps=tuple((t, configs.warps_for(config, t, group)) for t in TARGETS),
+        other_warps=tuple((t, configs.warps_for(config, t, group, zero=zero)) for t in TARGETS),
     )
 
 
