@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.cli import options
@@ -100,7 +102,9 @@ def command(ctx: click.Context, /, source: str | None, form: str, **values: Any)
     """
     from mlload.checkpoint.checkpoint import Checkpoint
     from mlload.checkpoint.sources.progress import stderr_progress
+    from mlload.cli.quantize_idle import refuse_idle
     from mlload.quantize.recipe import make_recipe
+    from mlload.quantize.report import refuse_unwritable
 
     options.answer_once(ctx)
     out: Output = ctx.obj
@@ -119,6 +123,10 @@ def command(ctx: click.Context, /, source: str | None, form: str, **values: Any)
         kv_cache=values["kv_cache_scheme"] is not None,
         sequential=values["sequential"],
     )
+    typed = {name for name in values if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    refuse_idle(recipe, typed, evaluated=values["eval_samples"] > 0)
+    if values["report"] is not None:
+        refuse_unwritable(values["report"])
     progress = stderr_progress()
     checkpoint = Checkpoint.open(
         options.source_or_here(source, "quantize"), revision=values["revision"], progress=progress
@@ -137,25 +145,16 @@ def command(ctx: click.Context, /, source: str | None, form: str, **values: Any)
 def quantized(checkpoint: Any, recipe: Any, values: dict[str, Any], progress: Any, say: Any) -> tuple[Any, Any]:
     """The run, and the names of its reports (None for a dry run)."""
     from mlload.quantize.report import write_reports
+    from mlload.quantize.request import data_words
     from mlload.quantize.run import Options, run
     from mlload.writer.sizes import parse_size
 
     output = values["output"] or default_output(checkpoint.label, values["method"])
     sizes = (1,) if values["tp"] is None else tuple(options.sizes(values["tp"], "--tp"))
-    device = chosen_device(values["device"])
-    calibration = None
+    data, read = "", None
     if recipe.calibrated or values["eval_samples"]:
-        from mlload.engine.calibrate_text import read_calibration
-
-        calibration = read_calibration(
-            checkpoint,
-            values["calib"],
-            values["samples"],
-            values["seq_len"],
-            values["seed"],
-            values["act_order"],
-            device=device,
-        )
+        text = (values["calib"], values["samples"], values["seq_len"], values["seed"], values["act_order"])
+        data, read = data_words(*text), partial(calibration, checkpoint, values["device"], *text)
     result = run(
         checkpoint,
         recipe,
@@ -167,7 +166,8 @@ def quantized(checkpoint: Any, recipe: Any, values: dict[str, Any], progress: An
             resume=values["resume"],
             dry_run=values["dry_run"],
             checked=not values["no_check"],
-            calibration=calibration,
+            read=read,
+            data=data,
             evaluate=values["eval_samples"],
             pad=values["pad_intermediate"] == "auto",
         ),
@@ -178,6 +178,12 @@ def quantized(checkpoint: Any, recipe: Any, values: dict[str, Any], progress: An
     if result.written:
         reports = write_reports(result, values["report"] or f"{output.rstrip('/')}.quantize")
     return result, reports
+
+
+def calibration(checkpoint: Any, device: str, text: str, samples: int, length: int, seed: int, act_order: bool) -> Any:
+    from mlload.engine.calibrate_text import read_calibration
+
+    return read_calibration(checkpoint, text, samples, length, seed, act_order, chosen_device(device))
 
 
 def chosen_device(typed: str) -> str:

@@ -106,7 +106,10 @@ class Result:
 def run(checkpoint: Checkpoint, request: Request, *, progress: Callable[[str], None] | None) -> Result:
     """Carry it out, or say what would be done."""
     from mlload.writer.carry import carried, left_behind
+    from mlload.writer.folder import refuse_inside
 
+    if request.output is not None:
+        refuse_inside(request.output, checkpoint.source)
     limit = None if request.max_shard_size is None else parse_size(request.max_shard_size, "--max-shard-size")
     cut = read_ranks(checkpoint)
     holdings: Holdings | None

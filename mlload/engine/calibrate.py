@@ -100,6 +100,12 @@ def write_calibrated(
     }
 
 
+def refuse_what_cannot_run(model: Model) -> None:
+    """Raises MlloadError as `write_calibrated` does where transformers has no class that runs a layer at a time."""
+    reader = Dequantized(model)
+    Layerwise(model, reader.finite, reader.names)
+
+
 def what_was_done(recipe: Recipe, folder: OutputFolder) -> dict[str, Any]:
     """The same of a folder that an interrupted run had written to its end. `compared`: whether what its check needs is
     still there."""

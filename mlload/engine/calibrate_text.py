@@ -166,8 +166,13 @@ def tokenised(checkpoint: Checkpoint, text: str) -> list[int]:
         return list(loaded(text, add_special_tokens=False, verbose=False)["input_ids"])
     except Exception as error:
         raise MlloadError(
-            f"{checkpoint.label} has no tokenizer that can be read, and calibration text needs one "
-            f"({str(error).splitlines()[0][:120]})",
+            f"{checkpoint.label} has no tokenizer that can be read, and calibration text needs one{_reason(error)}",
             hint="add tokenizer.json, or use a method that needs no data: --method rtn",
             exit_code=1,
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Of a library's error what stands in its first line; none where that only announces a list."""
+    line = (str(error).strip().splitlines() or [""])[0].strip()
+    return "" if not line or line.endswith(":") else f" ({line[:120]})"

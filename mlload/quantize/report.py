@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -136,6 +137,15 @@ class Result:
 
 def _mebibytes(nbytes: int) -> str:
     return f"{nbytes / MIB:,.0f} MiB" if nbytes >= 10 * MIB else f"{nbytes / MIB:.2f} MiB"
+
+
+def refuse_unwritable(path: str) -> None:
+    """A report that cannot be written is told before the work, not after."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise MlloadError(f"--report {path} cannot be written: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise MlloadError(f"--report {path} cannot be written: not permitted")
 
 
 def write_reports(result: Result, path: str) -> tuple[str, str]:

@@ -22,13 +22,14 @@ from mlload.quantize.merge import merged_config, quantized_already, refuse_anoth
 from mlload.quantize.pad import pad_intermediate, prove_equal
 from mlload.quantize.recipe import Recipe
 from mlload.quantize.report import Result
+from mlload.quantize.request import asked, refuse_other_rest
 from mlload.quantize.source import NotFinite
 from mlload.quantize.startable import STALE, refuse_what_cannot_start
 from mlload.quantize.stream import Sheets, write_data_free, write_rest
 from mlload.quantize.targets import engine_paths, find_targets, refuse_misaligned
 from mlload.writer.carry import carried
 from mlload.writer.execute import DiskFull
-from mlload.writer.folder import OutputFolder, forget_rest, refuse_existing, request_of_rest
+from mlload.writer.folder import OutputFolder, forget_rest, refuse_existing, refuse_inside, request_of_rest
 from mlload.writer.holdings import refuse_foreign
 from mlload.writer.progress import Bar
 
@@ -40,7 +41,8 @@ HEARD = 2  # held-out samples that go through every layer at the end
 class Options:
     """output: folder; tp: sizes to be aligned for; limit: bytes of a file; memory: bytes allowed, None = no limit
     resume: go on from an interrupted run; dry_run: only say; calibrate: samples for the methods that need data, and for
-    perplexity; checked: read everything back; pad: widen MLPs by zeros until everything divides"""
+    perplexity; checked: read everything back; pad: widen MLPs by zeros until everything divides; read: gives
+    `calibration` when all that can be refused without it has been; data: what it will be, see `request.data_words`"""
 
     output: str
     tp: tuple[int, ...] = (1,)
@@ -52,6 +54,8 @@ class Options:
     calibration: Any = None
     evaluate: int = 0
     pad: bool = False
+    read: Callable[[], Any] | None = None
+    data: str = ""
 
 
 def run(
@@ -63,11 +67,20 @@ def run(
     say: Callable[[str], None] | None = None,
 ) -> Result:
     """Raises MlloadError before anything is written where the request cannot be carried out. say: gets the forecast."""
+    request = asked(
+        checkpoint,
+        recipe,
+        repr((options.limit, options.pad and sorted(options.tp))),
+        options.data if recipe.calibrated else "",
+    )
+    refuse_inside(options.output, checkpoint.source)
+    if not options.dry_run:
+        refuse_existing(os.path.abspath(options.output))
+        if options.resume:
+            refuse_other_rest(options.output, request)
     model = sound_model(checkpoint)
     already = quantized_already(model)
     refuse_another_family(model, recipe, already)
-    if not options.dry_run:
-        refuse_existing(os.path.abspath(options.output))
     sizes = tuple(size for size in options.tp if size > 1)
     padding = pad_intermediate(model, recipe, sizes) if options.pad else None
     notes: tuple[str, ...] = ()
@@ -83,14 +96,21 @@ def run(
         from mlload.quantize.backends.autoawq import refuse_unsupported
 
         refuse_unsupported(checkpoint, recipe, padded=padding is not None)
+    elif options.dry_run and recipe.calibrated:
+        from mlload.engine.calibrate import refuse_what_cannot_run
+
+        refuse_what_cannot_run(model)
+    if options.read is not None:
+        options = replace(options, calibration=options.read())
     config = quantization_config(targets, recipe)
     if already and model.quant is not None:
         config = merged_config(config, model.quant.config, targets, recipe)
     texts = {name: as_bytes(value) for name, value in side_files(targets, recipe, config).items()}
     texts["config.json"] = new_config(checkpoint.config, config)
-    settings = "" if options.calibration is None else options.calibration.identity
+    settings = options.calibration.identity if recipe.calibrated else ""
     cache = kv_tensors(model) if recipe.kv_cache else ()
     output = output_of(checkpoint, targets, texts, options.limit, repr((recipe.as_json(), settings)), cache)
+    output = replace(output, request=f"{request}/{output.request}")
     refuse_what_cannot_start(checkpoint, model, output, options.tp)
     tokens = (0, 0)
     if options.calibration is not None and recipe.calibrated:
@@ -117,7 +137,10 @@ def _write(
     recipe, targets = result.recipe, result.targets
     began = time.monotonic()
     found: dict[str, Any] = {}
-    _refuse_unasked_rest(options, output)
+    if options.resume:
+        refuse_other_rest(options.output, output.request)
+    elif request_of_rest(options.output) is not None:
+        forget_rest(options.output)  # it is not silently gone on with
     folder, entered = OutputFolder(options.output, output.request, output.layout.nbytes), False
     try:
         with folder, Sheets(folder, output) as sheets:
@@ -194,21 +217,6 @@ def _write(
         experts=found.get("experts", {}),
         notes=(*result.notes, *found.get("notes", ())),
     )
-
-
-def _refuse_unasked_rest(options: Options, output: Output) -> None:
-    """--resume goes on with the very same run only; without it an interrupted one is not silently gone on with."""
-    there = request_of_rest(options.output)
-    if there is None:
-        return
-    if options.resume and there != output.request:
-        raise MlloadError(
-            f"{options.output}.partial is of another source, recipe or calibration data: it cannot be gone on with",
-            hint="the same options as before, or remove that folder",
-            exit_code=1,
-        )
-    if not options.resume:
-        forget_rest(options.output)
 
 
 def sound_model(checkpoint: Checkpoint) -> Model:

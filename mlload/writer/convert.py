@@ -16,7 +16,7 @@ from mlload.checkpoint.gguf import read_gguf
 from mlload.plan.model import Model, read_model
 from mlload.writer.carry import carried
 from mlload.writer.execute import sync_data
-from mlload.writer.folder import OutputFolder
+from mlload.writer.folder import OutputFolder, refuse_inside
 from mlload.writer.gguf_config import hf_config
 from mlload.writer.gguf_kept import kept_tensors, quantization_config
 from mlload.writer.gguf_tensors import Converted, contents, converted, factors
@@ -67,6 +67,7 @@ def convert(
             f"{checkpoint.label} holds the ranks of a cut; GGUF and torch.save (.bin) files are converted",
             hint=f"mlload shard {shlex.quote(checkpoint.label)} -o FOLDER --merge makes a checkpoint of it",
         )
+    refuse_inside(output, checkpoint.source)
     broken = [p for p in checkpoint.problems if p.severity == "error" and p.question == "starts"]
     if broken:
         raise MlloadError(f"{checkpoint.label} is not whole: {broken[0].message}", exit_code=1)

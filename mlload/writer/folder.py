@@ -204,6 +204,19 @@ def refuse_existing(path: str) -> None:
         raise MlloadError(f"{path} exists; nothing is ever overwritten", hint="choose another -o, or remove it first")
 
 
+def refuse_inside(path: str, source: object) -> None:
+    """An output below the folder that it is made from would be taken for a part of that checkpoint from then on."""
+    root = getattr(source, "root", None)
+    if root is None or getattr(source, "kind", "") != "folder" or "://" in path:
+        return
+    root = os.path.realpath(root)
+    if os.path.realpath(os.path.expanduser(path)).startswith(root.rstrip("/") + "/"):
+        raise MlloadError(
+            f"{path} lies inside the source {root}, and would be read as a part of it from then on",
+            hint="an -o beside it, or elsewhere",
+        )
+
+
 def _read(path: str) -> dict[str, Any] | None:
     """A record; None where there is none that can be read."""
     try:

@@ -52,7 +52,7 @@ def test_resumed(method: str, at: str, tmp_path: Path) -> None:
         with pytest.raises(Stopped):
             once("out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(MlloadError, match="another source, recipe"):
+    with pytest.raises(MlloadError, match="begun with other options"):
         run(
             Checkpoint.open(str(source)),
             make_recipe("fp8"),
