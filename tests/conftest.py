@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 
+# A shell ignores Ctrl-C for what it starts in the background, and its children inherit that: tests interrupt theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before anything imports triton: its own library is decorated for the interpreter or for a GPU once, when imported.
 os.environ["TRITON_INTERPRET"] = "1"
 

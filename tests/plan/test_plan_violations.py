@@ -96,7 +96,8 @@ def test_gptq_starts_and_is_wrong_where_awq_is_refused(tmp_path: Path) -> None:
 
 
 def test_hints_say_what_works_for_these_files_first(tmp_path: Path) -> None:
-    (finding,) = plan(tmp_path, {**WIDE, "intermediate_size": 1792}, Mesh(8), "awq:g128").violations
+    config = {**WIDE, "intermediate_size": 1792, "num_hidden_layers": 4}
+    (finding,) = plan(tmp_path, config, Mesh(8), "awq:g128").violations
     assert [hint.needs for hint in finding.hints] == ["these files", "these files", *["original weights"] * 2]
     assert finding.hints[0].what == "these files work at tp 1, 2"
     # 1792 / 2 = 896 = 7 groups, so the eight GPUs work as tp 2 with 4 stages.
