@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-# A shell ignores Ctrl-C for what it starts in the background, and its children inherit that: tests interrupt theirs.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before anything imports triton: its own library is decorated for the interpreter or for a GPU once, when imported.
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -14,3 +12,6 @@ from tests.real_models import real_model
 from tests.skeletons import skeleton
 
 __all__ = ["real_model", "skeleton"]
+
+# A shell ignores Ctrl-C for what it starts in the background, and children inherit that: tests interrupt theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)

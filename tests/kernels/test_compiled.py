@@ -92,8 +92,8 @@ DECODE = [param for param in rows_of("w4a16", "moe_w4a16", targets=(90,)) if "BM
 
 @pytest.mark.parametrize("row", DECODE)
 def test_w4a16_keeps_up_with_memory(row: dict[str, Any]) -> None:
-    """Groups of 32 without zero points have four 16-bit scales a tile, which go through registers: a twentieth more than
-    memory leaves."""
+    """Groups of 32 without zero points have four 16-bit scales a tile, which go through registers: a twentieth more
+    than memory leaves."""
     allowed = budget(bits_of(row))
     if " g32 BM" in row["kernel"]:
         allowed *= 1.1
