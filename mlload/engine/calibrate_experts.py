@@ -226,7 +226,7 @@ def _mapped(folder: str, shape: tuple[int, int]) -> Tensor:
     except OSError as error:
         raise MlloadError(
             f"{path} cannot hold what the experts see ({4 * count:,} bytes): {error.strerror}",
-            hint="make room or take fewer --samples, then the same command with --resume",
+            hint="make room, then the same command with --resume; or take fewer --samples",
             exit_code=1,
         ) from error
     return made.reshape(shape)

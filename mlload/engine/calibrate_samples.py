@@ -62,7 +62,7 @@ class Samples:
             except OSError as error:
                 raise MlloadError(
                     f"{path} cannot hold the samples ({4 * count:,} bytes): {error.strerror}",
-                    hint="make room or take fewer --samples, then the same command with --resume",
+                    hint="make room, then the same command with --resume; or take fewer --samples",
                     exit_code=1,
                 ) from error
             finally:

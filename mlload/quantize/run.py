@@ -177,6 +177,14 @@ def _write(
         ) from error
     except OSError as error:
         raise MlloadError(f"{folder.partial}: {error.strerror}", hint=ROOM, exit_code=1) from error
+    except KeyboardInterrupt:
+        if entered and not (folder.done or folder.complete):
+            shutil.rmtree(folder.partial, ignore_errors=True)
+        if not entered or not os.path.isdir(folder.partial):
+            raise
+        raise MlloadError(
+            f"interrupted; what is done stays in {folder.partial}", hint="the same command with --resume", exit_code=130
+        ) from None
     except MlloadError as error:
         # What can never succeed, or has not begun, leaves nothing behind.
         if entered and (isinstance(error, NotFinite) or not (folder.done or folder.complete)):

@@ -100,14 +100,23 @@ def test_a_damaged_source_is_not_copied(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "out").exists()
 
 
-def test_the_output_may_lie_in_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", [["shard", "--merge"], ["quantize", "--method", "fp8"], ["convert"]])
+def test_an_output_inside_its_source_is_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be read as a part of the checkpoint by whatever lists that folder next."""
     source = write_checkpoint(tmp_path / "source", LLAMA)
+    before = sorted(source.iterdir())
+    (tmp_path / "link").symlink_to(source)
     monkeypatch.chdir(source)
-    for _ in range(2):
-        assert main(["shard", "-o", "out/", "--merge"]) == 0
-        assert not (source / "out" / "out").exists() and not (source / "out.partial").exists()
-        assert main(["shard", "out", "-o", "second", "--merge"]) == 0
-        (source / "out" / "model.safetensors").unlink()
-        for folder in ("out", "second"):
-            for path in sorted((source / folder).rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
+    for typed in ("out/", str(tmp_path / "link" / "out")):
+        assert main([words[0], ".", "-o", typed, *words[1:]]) == 2
+        assert "lies inside the source" in capsys.readouterr().err
+    assert sorted(source.iterdir()) == before
+
+
+def test_an_output_beside_a_single_file_is_fine(tmp_path: Path) -> None:
+    source = write_checkpoint(tmp_path / "source", LLAMA)
+    file = next(iter(source.glob("*.safetensors")))
+    assert main(["shard", str(file), "-o", str(source / "out"), "--merge"]) == 0
+    assert (source / "out" / "model.safetensors").exists()
