@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.progress import stderr_progress
@@ -101,6 +102,8 @@ def command(ctx: click.Context, /, source: str | None, form: str, html: Path | N
     for file in (asked["record"], html):
         refuse_unwritable(file)
     baseline = None if asked["baseline"] is None else read_json(asked["baseline"])
+    typed = (name for name in ("prompt_len", "decode") if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    asked["typed"] = tuple(typed)
     documents = run(source, asked, ctx.meta.get(META, ()))
     if not documents:
         return  # another rank of torchrun reports
@@ -175,6 +178,7 @@ def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -
             batches=options.sizes(asked["batch"], "--batch"),
             prompt_len=asked["prompt_len"],
             decode=asked["decode"],
+            typed=asked["typed"],
             weights_only=asked["weights_only"],
             cold=asked["cold"],
             repeat=asked["repeat"],

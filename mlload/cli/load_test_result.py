@@ -43,11 +43,12 @@ def document(source: str, device: str, ranks: list[dict[str, Any]], thresholds: 
             {
                 key: value
                 for key, value in rank.items()
-                if key not in ("sweep", "record", "kernels", "loads", "perplexity")
+                if key not in ("sweep", "shortened", "record", "kernels", "loads", "perplexity")
             }
             for rank in ranks
         ],
         "sweep": lead["sweep"],
+        "shortened": lead.get("shortened"),
         "kernels": lead["kernels"],
         "not_run": [row["layer"] for row in lead["kernels"] if not row["packed"]],
         "speaks": lead["speaks"],

@@ -55,6 +55,8 @@ def render(found: dict[str, Any]) -> Iterator[Line]:
     if found["sweep"]:
         yield ""
         yield [Span("Pace", "bold"), " of this harness, not of a server"]
+        if found.get("shortened"):
+            yield f"  {found['shortened']}"
         yield f"  {'batch':>5} {'prefill':>12} {'decode':>12} {'first token':>12} {'p50':>9} {'p99':>9}"
         for pace in found["sweep"]:
             between = pace["inter_token_ms"]

@@ -17,6 +17,7 @@ from mlload import profiles
 from mlload.checkpoint.checkpoint import Checkpoint
 from mlload.checkpoint.finding import MlloadError
 from mlload.checkpoint.sources.local import LocalSource
+from mlload.engine.lengths import fitted
 from mlload.engine.memory import PeakMemory, device_peak, resident_bytes, storage_bytes
 from mlload.engine.native import NativeEngine, load_format_of
 from mlload.engine.perplexity import perplexity, windows_of
@@ -61,6 +62,9 @@ def run_rank(
     timeline: dict[str, float] = {}
     started = time.perf_counter()
     plan = planned(settings)
+    shortened = ""
+    if not settings.weights_only:
+        settings, shortened = fitted(plan.model, settings)
     timeline["plan"] = time.perf_counter() - started
     load_format = load_format_of(plan) if settings.load_format == "auto" else settings.load_format
     engine = NativeEngine(plan, group.rank, group, device or torch.device("cpu"), settings.towers)
@@ -112,6 +116,7 @@ def run_rank(
         "loads": loads,
         "timeline": timeline,
         "sweep": [],
+        "shortened": shortened or None,
         "speaks": None,
         "sample": None,
     }

@@ -15,6 +15,7 @@ class Settings:
     dtype:          "auto" is the checkpoint's own
     kv_cache_dtype: "auto" is the checkpoint's scheme, else dtype
     batches:        of the sweep; prompt_len and decode in tokens
+    typed:          which of prompt_len and decode a person typed: those are not shortened
     weights_only:   build, load and repack, nothing more
     cold:           drop the source's files from the page cache first
     repeat:         loads, of which the last one is kept
@@ -35,6 +36,7 @@ class Settings:
     batches: tuple[int, ...] = (1, 8, 32)
     prompt_len: int = 512
     decode: int = 128
+    typed: tuple[str, ...] = ()
     weights_only: bool = False
     cold: bool = False
     repeat: int = 1
@@ -51,5 +53,5 @@ class Settings:
     @staticmethod
     def of(text: str) -> Settings:
         fields = json.loads(text)
-        fields["batches"] = tuple(fields["batches"])
+        fields |= {key: tuple(fields[key]) for key in ("batches", "typed")}
         return Settings(**fields)
