@@ -141,9 +141,10 @@ def test_an_unknown_architecture_is_quantized_without_data(demo: Path, tmp_path:
     config = json.loads((strange / "config.json").read_text())
     config |= {"model_type": "neverheardof", "architectures": ["NeverHeardOfForCausalLM"]}
     (strange / "config.json").write_text(json.dumps(config))
-    code, result = run(strange, "-o", tmp_path / "out", *GPTQ)
-    assert code == 3
-    assert "builds no causal language model" in result["error"] and "--method rtn" in result["error"]
+    for words in ([], ["--dry-run"]):
+        code, result = run(strange, "-o", tmp_path / "out", *GPTQ, *words)
+        assert code == 3
+        assert "builds no causal language model" in result["error"] and "--method rtn" in result["error"]
     assert not (tmp_path / "out.partial").exists()
     code, result = run(strange, "-o", tmp_path / "out", "--method", "rtn", "--no-check")
     assert code == 0, result

@@ -51,6 +51,15 @@ def test_a_dry_run_forecasts_and_writes_nothing(demo: Path, tmp_path: Path, run:
         (["--method", "rtn", "--ignore", "layers.1"], "'*layers.1*' matches model.layers.1."),
         (["--method", "rtn", "--ignore", "re:.*qproj"], "--ignore re:.*qproj names no layer"),
         (["--method", "rtn", "--override", "qproj=bits:8"], "--override qproj names no layer"),
+        (["--method", "rtn", "--act-order"], "--act-order is the order of GPTQ's columns"),
+        (["--method", "awq", "--no-act-order"], "--act-order is the order of GPTQ's columns"),
+        (["--method", "fp8", "--no-clip"], "--method fp8 searches none"),
+        (["--method", "int8", "--smooth", "0.5", "--clip"], "--method int8 searches none"),
+        (["--method", "awq", "--smooth", "0.5"], "--smooth belongs to --method int8"),
+        (["--method", "rtn", "--calib", "text.txt"], "--calib belongs to calibration data"),
+        (["--method", "nvfp4", "--seed", "3"], "--seed belongs to calibration data"),
+        (["--method", "fp8", "--seq-len", "64"], "--seq-len belongs to calibration data"),
+        (["--method", "fp8", "--report", "/no/such/folder/r.json"], "there is no folder /no/such/folder"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
@@ -172,8 +181,24 @@ def test_a_killed_run_goes_on_to_the_same_bytes(words: list[str], demo: Path, tm
     child.wait()
     assert not (tmp_path / "out").exists(), "the run ended before it was stopped"
     done = json.loads(record.read_text())["done"]
-    code, result = run(demo, "-o", tmp_path / "out", "--seed", 1, *words, "--resume")
-    assert (code, "cannot be gone on with" in result["error"]) == (1, True)
+    other = tmp_path / "other"
+    shutil.copytree(demo, other)
+    os.utime(next(other.glob("*.safetensors")), ns=(1, 1))
+    (tmp_path / "other.txt").write_text(text.read_text() + "more")
+    with pytest.MonkeyPatch.context() as patch:
+        # Before any text is read or a layer is built.
+        patch.setattr("mlload.engine.calibrate_text.read_calibration", None)
+        patch.setattr("mlload.quantize.run.sound_model", None)
+        for source, more, said in (
+            (demo, ("--seed", 1), "other calibration data"),
+            (demo, ("--calib", tmp_path / "other.txt"), "other calibration data"),
+            (demo, ("--ignore", "k_proj"), "other options"),
+            (demo, ("--max-shard-size", "1MB"), "other options"),
+            (other, (), "another source"),
+        ):
+            code, result = run(source, "-o", tmp_path / "out", *words, *more, "--resume")
+            assert code == 1
+            assert f"was begun with {said}: it cannot be gone on with" in result["error"]
     code, result = run(demo, "-o", tmp_path / "out", *words, "--resume")
     assert code == 0, result
     assert result["resumed"]
