@@ -118,8 +118,10 @@ def _raise_failure(ranks: list[subprocess.Popen[bytes]], folder: Path) -> None:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         lines = (folder / f"output-{rank}").read_text(errors="replace").strip().splitlines()
         raise MlloadError(f"rank {rank} {how}" + (f": {lines[-1]}" if lines else ""), exit_code=3)
-    message, hint, code = json.loads(told[0].read_text())
-    rank = int(told[0].stem.rpartition("-")[2])
+    # A rank that refuses leaves the others without a peer: what they say of that is no reason.
+    first = min(told, key=lambda path: not json.loads(path.read_text())[3])
+    message, hint, code, _ = json.loads(first.read_text())
+    rank = int(first.stem.rpartition("-")[2])
     said = message if message.startswith(f"rank {rank}") else f"rank {rank}: {message}"
     raise MlloadError(said, hint=hint, exit_code=code)
 

@@ -1,7 +1,8 @@
 """One rank's process: `python -m mlload.engine.rank FOLDER`, which `launch` starts once for each rank.
 
 FOLDER holds settings.json, and expected.json where there is something to compare with. The rank leaves
-rank-N.json there (its result), or rank-N.error (a sentence); progress-N holds its last line of progress.
+rank-N.json there (its result), or rank-N.error (a sentence, and whether it is one of
+ours); progress-N holds its last line of progress.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ def main(folder: Path) -> int:
         write(folder / f"rank-{rank}.json", json.dumps(result))
         return 0
     except MlloadError as error:
-        write(folder / f"rank-{rank}.error", json.dumps([error.message, error.hint, error.exit_code]))
+        write(folder / f"rank-{rank}.error", json.dumps([error.message, error.hint, error.exit_code, True]))
         return 1
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         if os.environ.get("MLLOAD_DEBUG") == "1":
             raise
-        write(folder / f"rank-{rank}.error", json.dumps([f"{type(error).__name__}: {error}", None, 3]))
+        write(folder / f"rank-{rank}.error", json.dumps([f"{type(error).__name__}: {error}", None, 3, False]))
         return 1
 
 
