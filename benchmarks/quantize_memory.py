@@ -1,6 +1,6 @@
 """Peak memory of AWQ on a model of more than 2 billion random parameters, and a tool that holds the model whole.
 
-    python -m benchmarks.quantize_memory [--layers 21] [--through 21] [--folder DIR] [--keep]
+    python -m benchmarks.quantize_memory [--layers 21] [--through 21] [--peer PYTHON] [--folder DIR] [--keep]
 
 A Llama of width 2560 (MLP 8704, 93 million parameters a layer) in bf16 is written; 21 layers are 2.03 billion
 parameters with its table. Then
@@ -8,6 +8,8 @@ parameters with its table. Then
     mlload    mlload quantize --method awq, 8 samples of 128 tokens; the peak of RssAnon + RssShmem, sampled from /proc
               every 20 ms, against one layer in float32 + 1.5 GiB
     limited   the same under RLIMIT_DATA of that bound
+    llm-compressor  its AWQ of the same folder with the python of --peer (`python -m tools.peers`), stopped after its
+              third layer; mlload's peak is to be a quarter of its own or less
     whole     transformers' from_pretrained of the same folder (bf16, its own dtype) under the same limit
 
 --through N stops after N layers (the peak of a layer is that of the next): the run is ended with SIGKILL once its
@@ -124,10 +126,21 @@ def watched(
     return Outcome(code, time.monotonic() - began, int(peak * MIB), lines[-1][:160] if lines else "")
 
 
+def peer(python: str, folder: Path, scratch: Path) -> Outcome:
+    """llm-compressor's AWQ until it begins its fourth layer."""
+    samples, log = scratch / "samples.json", scratch / "peer.log"
+    ids = [[(7 * at + 31 * sample) % VOCAB for at in range(LENGTH)] for sample in range(SAMPLES)]
+    samples.write_text(json.dumps(ids))
+    tool = Path(__file__).with_name("quantize_peers_tool.py")
+    command = [python, str(tool), "llmcompressor", "awq-asym", str(folder), str(scratch / "peer"), str(samples), "128"]
+    return watched(command, log, enough=lambda: "(4/" in log.read_text(errors="replace"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=21)
     parser.add_argument("--through", type=int, help="stop after so many layers")
+    parser.add_argument("--peer", help="python of an environment with llm-compressor")
     parser.add_argument("--folder", type=Path, help="where to write; a temporary folder by default")
     parser.add_argument("--keep", action="store_true", help="keep the figures in benchmarks/results")
     asked = parser.parse_args()
@@ -156,6 +169,8 @@ def main() -> int:
         found["whole"] = watched(whole, Path(scratch) / "whole.log", limit=bound)
         free = watched(whole, Path(scratch) / "free.log")
         found["whole, no limit"] = free
+        if asked.peer is not None:
+            found["llm-compressor"] = peer(asked.peer, folder, Path(scratch))
     until = "to the end" if through is None else f"stopped after layer {through}"
     lines = [
         f"AWQ of {parameters / 1e9:.2f} billion random parameters, {SAMPLES} samples of {LENGTH} tokens, {until}, "
@@ -173,6 +188,9 @@ def main() -> int:
         "",
         f"bound {'held' if ours else 'NOT held'}; a whole model {'fails' if theirs else 'does not fail'} there",
     ]
+    if "llm-compressor" in found:
+        share = found["mlload"].peak / found["llm-compressor"].peak
+        lines.append(f"mlload / llm-compressor: {share:.2f}, at most 0.25: {'holds' if share <= 0.25 else 'MISSED'}")
     print("\n".join(lines))
     if asked.keep:
         RESULTS.mkdir(exist_ok=True)

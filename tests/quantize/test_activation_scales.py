@@ -220,7 +220,8 @@ def test_transformers_and_compressed_tensors_lose_as_much_as_we_say(
     from mlload.plan.model import read_model
 
     out = tmp_path / "out"
-    assert run(demo, "-o", out, "--method", method, "--scheme", scheme, *SAMPLES)[0] == 0
+    words = SAMPLES if scheme in ("FP8_STATIC", "NVFP4") else ()  # the others look at no data
+    assert run(demo, "-o", out, "--method", method, "--scheme", scheme, *words)[0] == 0
     tokens = torch.randint(3, 500, (2, 32), generator=torch.Generator().manual_seed(0))
 
     def said(folder: Path, dtype: torch.dtype) -> torch.Tensor:
