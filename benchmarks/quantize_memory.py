@@ -180,7 +180,8 @@ def main() -> int:
         f"{'':17}{'peak MiB':>9}{'s':>8}  ended",
     ]
     for name, one in found.items():
-        ended = "stopped" if one.code is None else f"{one.code}: {one.said}" if one.code else "0"
+        said = one.said.replace(scratch, "...")
+        ended = "stopped" if one.code is None else f"{one.code}: {said}" if one.code else "0"
         lines.append(f"{name:17}{one.peak / MIB:9,.0f}{one.seconds:8.1f}  {ended}")
     ours = all(found[name].code in (0, None) for name in ("mlload", "limited")) and found["mlload"].peak <= bound
     theirs = bool(found["whole"].code) and found["whole, no limit"].code == 0
