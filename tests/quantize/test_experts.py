@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.checkpoint.finding import MlloadError
 from mlload.engine import calibrate, calibrate_experts, calibrate_inputs
 from mlload.engine.layerwise_experts import Expert, RoutedExperts
 from mlload.quantize.recipe import make_recipe
@@ -182,7 +183,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(method: str, tmp_path: Path, mon
             raise KeyboardInterrupt
 
     monkeypatch.setattr(calibrate_experts, "_each_expert", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(MlloadError, match="interrupted"):
         quantized(tmp_path, method, out="again")
     monkeypatch.undo()
     result = quantized(tmp_path, method, out="again", resume=True)
