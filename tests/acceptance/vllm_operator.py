@@ -18,9 +18,9 @@ SCHEMA = (
 
 def supply():
     """The library, to be kept alive; None where this build has the operator."""
-    import torch
+    from torch.library import Library
 
-    library = torch.library.Library("_C", "FRAGMENT")
+    library = Library("_C", "FRAGMENT")
     try:
         library.define(SCHEMA)
     except RuntimeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from mlload.checkpoint.finding import MlloadError
@@ -16,7 +17,7 @@ BESIDE = frozenset({"chat_template.jinja", "tokenizer.model", "vocab.txt", "merg
 SKIPPED_FOLDERS = frozenset({".git", ".cache", "__pycache__", ".ipynb_checkpoints"})
 
 
-class LocalSource:
+class LocalSource(ABC):
     """What a folder and a single file have in common: names below a root, and reads of byte ranges."""
 
     kind = "folder"
@@ -31,8 +32,9 @@ class LocalSource:
         """Where a file lies. For callers that map a file into memory."""
         return os.path.join(self.root, name)
 
+    @abstractmethod
     def files(self) -> Sequence[SourceFile]:
-        raise NotImplementedError
+        """All files, sorted by name, without reading any."""
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         try:

@@ -132,17 +132,10 @@ def clipped_grid(
 def _clipped(groups: Tensor, blocks: Tensor, bits: int, symmetric: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Scale and zero [rows, K/G] of groups [rows, K/G, G]; blocks: [K/G, G, G]"""
     low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
-    best = integer.range_grid(low, high, bits, symmetric, dtype)
-    least = None
-    for clip in CLIPS:
-        scale, zero = integer.range_grid(low * clip, high * clip, bits, symmetric, dtype)
+
+    def loss(scale: Tensor, zero: Tensor) -> Tensor:
         lost = integer.rounded(groups, scale[..., None], zero[..., None], bits).sub_(groups)
         by_group = lost.transpose(0, 1)
-        loss = (by_group @ blocks).mul_(by_group).sum(-1).T
-        if least is None:
-            least, best = loss, (scale, zero)
-            continue
-        better = loss < least
-        least = torch.where(better, loss, least)
-        best = torch.where(better, scale, best[0]), torch.where(better, zero, best[1])
-    return best
+        return (by_group @ blocks).mul_(by_group).sum(-1).T
+
+    return integer.cheapest([integer.range_grid(low * c, high * c, bits, symmetric, dtype) for c in CLIPS], loss)

@@ -7,6 +7,7 @@ Asymmetric grids keep zero inside the range, so that a weight of 0 stays 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -78,16 +79,22 @@ def _fit(
     if not clip:
         return best
     share = None if importance is None else grouped(importance[None], group)
-    least = None
-    for shrink in SHRINKS:
-        scale, zero = range_grid(low * shrink, high * shrink, bits, symmetric, dtype)
+
+    def loss(scale: Tensor, zero: Tensor) -> Tensor:
         error = rounded(groups, scale[..., None], zero[..., None], bits).sub_(groups).abs_().pow_(NORM)
-        loss = (error if share is None else error.mul_(share)).sum(-1)
-        if least is None:
-            least, best = loss, (scale, zero)
-            continue
-        better = loss < least
-        least = torch.where(better, loss, least)
+        return (error if share is None else error.mul_(share)).sum(-1)
+
+    return cheapest([range_grid(low * shrink, high * shrink, bits, symmetric, dtype) for shrink in SHRINKS], loss)
+
+
+def cheapest(grids: Sequence[tuple[Tensor, Tensor]], loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Of several grids (scale, zero), all [N, groups], the one of least loss, group by group; the first of equals."""
+    best = grids[0]
+    least = loss(*best)
+    for scale, zero in grids[1:]:
+        lost = loss(scale, zero)
+        better = lost < least
+        least = torch.where(better, lost, least)
         best = torch.where(better, scale, best[0]), torch.where(better, zero, best[1])
     return best
 
