@@ -285,3 +285,11 @@ def ranks_running() -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_what_is_no_checkpoint_is_told_by_its_fault(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "noise.safetensors").write_bytes(bytes(range(1, 251)))
+    for name, fault in (("empty", "holds neither weights"), ("noise.safetensors", "this is no safetensors file")):
+        done = mlload(tmp_path / name)
+        assert done.returncode == 3 and fault in done.stderr and "Traceback" not in done.stderr

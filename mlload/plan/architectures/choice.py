@@ -35,6 +35,9 @@ def choose(checkpoint: Checkpoint) -> tuple[ConfigView, Architecture]:
             return config, fitting(architecture, config, checkpoint.tensors)
         return config, architecture
     if not checkpoint.tensors:
+        faults = [found.message for found in checkpoint.problems if found.severity == "error"]
+        if faults and not config.model_type:  # files that are damaged or absent, rather than a model nobody knows
+            raise MlloadError(faults[0], exit_code=3)
         raise MlloadError(
             f"the model type {config.model_type!r} is not in the tables, and there are no weights to infer it from",
             exit_code=3,
