@@ -65,6 +65,7 @@ def _one_of_many(settings: Settings, say: Say | None, expected: dict[str, Any] |
 
 
 def _spawn(settings: Settings, folder: Path, say: Say | None, expected: dict[str, Any] | None) -> list[dict[str, Any]]:
+    _refuse_early(settings)
     (folder / "settings.json").write_text(settings.text())
     if expected is not None:
         (folder / "expected.json").write_text(json.dumps(expected))
@@ -90,6 +91,16 @@ def _spawn(settings: Settings, folder: Path, say: Say | None, expected: dict[str
     finally:
         end(ranks)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(settings.tp)]
+
+
+def _refuse_early(settings: Settings) -> None:
+    """What every rank would refuse alike is told once, before any process has imported torch."""
+    from mlload.engine.lengths import fitted
+    from mlload.engine.run import planned
+
+    plan = planned(settings)
+    if not settings.weights_only:
+        fitted(plan.model, settings)
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], folder: Path, say: Say | None) -> None:

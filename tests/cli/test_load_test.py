@@ -167,8 +167,9 @@ def test_what_cannot_be_done_is_told_before_anything_is_loaded(words: tuple[str,
     assert done.returncode == 2 and said in done.stderr and not done.stdout
 
 
-def test_interrupted_ranks_leave_nothing_behind(folder: Path) -> None:
-    words = [sys.executable, "-m", "mlload", "load-test", str(folder), "--tp", "2", "--decode", "100000"]
+def test_interrupted_ranks_leave_nothing_behind(tmp_path: Path) -> None:
+    save(tmp_path, {**LLAMA, "max_position_embeddings": 1_000_000})
+    words = [sys.executable, "-m", "mlload", "load-test", str(tmp_path), "--tp", "2", "--decode", "900000"]
     process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ours: list[int] = []
     until = time.monotonic() + 60
