@@ -24,4 +24,5 @@ class MlloadStateLoader(BaseModelLoader):
                 f"{checkpoint.label} was not written by mlload shard", hint="mlload shard SOURCE -o FOLDER --tp N"
             )
         _, holdings = read_state(checkpoint)
-        return read_tensors(checkpoint.source, held_reads(plan, rank, holdings, f"rank-{rank:05d}/"), destinations)
+        reads = held_reads(plan, rank, holdings, f"rank-{rank:05d}/")
+        return read_tensors(checkpoint.source, reads, destinations, ranks=len(plan.mesh.ranks))

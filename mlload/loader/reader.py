@@ -1,7 +1,7 @@
 """Reads by several threads: not copied at all where a parameter can be a view of its file (`mapped`), else straight
 into place where the layout allows, else through a few reused buffers.
 
-Peak memory beside the destinations: BUFFERS pieces of 4 MiB, and one scratch span a thread.
+Peak memory beside the destinations: BUFFERS pieces of 2 MiB, and one scratch span a thread.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ from mlload.loader.dtypes import torch_dtype
 from mlload.loader.mapped import adopt, bring_all
 from mlload.loader.reads import PIECE, Read, in_runs
 
-BUFFERS = 8
+BUFFERS = 16
+# Reads that the disk is given at once, by all ranks together: with fewer it idles between them.
+DISK_THREADS = 32
+LEAST_THREADS = 4
 # Between two runs of a row-parallel cut: below it whole rows are read, since a call costs as much as so many bytes.
 GAP = 2048
-SPAN = 4 << 20  # bytes of whole rows read at once
+SPAN = 2 << 20  # bytes of whole rows read at once
 
 
 class Done(NamedTuple):
@@ -44,15 +47,16 @@ class Done(NamedTuple):
 
 
 def read_tensors(
-    source: Source, reads: Sequence[Read], destinations: Destinations, *, threads: int | None = None
+    source: Source, reads: Sequence[Read], destinations: Destinations, *, ranks: int = 1
 ) -> Iterator[RankTensor]:
     """Carries out all reads, begun in the order given; yields in the order of completion. A yielded tensor is
-    valid until the next one is asked for."""
+    valid until the next one is asked for. ranks: of this machine that read at the same time."""
     pinned = torch.cuda.is_available() and any(d.param.device.type == "cuda" for d in destinations.values())
     files = LocalFiles(source) if isinstance(source, LocalSource) else RemoteFiles(source)
     mapped = adopt(files, reads, destinations) if isinstance(files, LocalFiles) else {}
     memory = {read.name: _memory(read, destinations) for read in reads if read.name not in mapped}
-    count = max(1, min(threads or default_threads(source), len(reads)))
+    threads = default_threads(source) if source.remote else max(LEAST_THREADS, DISK_THREADS // ranks)
+    count = max(1, min(threads, len(reads)))
     free: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
     for _ in range(BUFFERS):
         free.put(None)

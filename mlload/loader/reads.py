@@ -13,8 +13,8 @@ from mlload.plan.plan import Plan
 from mlload.plan.segments import Box, Segment
 from mlload.quant.formats.tensors import stored_shape
 
-PIECE = 4 << 20  # bytes of one piece at most: what a buffer holds, and a processor's cache
-RUN = 16 << 20  # bytes that one thread reads in a row, so that the kernel sees it coming and reads ahead
+PIECE = 2 << 20  # bytes of one piece at most: what a buffer holds, and a processor's cache
+RUN = 32 << 20  # bytes that one thread reads in a row, so that the kernel sees it coming and reads ahead
 
 
 class Read(NamedTuple):

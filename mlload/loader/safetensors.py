@@ -26,7 +26,7 @@ class FileLoader(BaseModelLoader):
                 f"{'no weights' if held == 'none' else held}",
                 hint=None if held == "none" else "--load-format auto takes what is there",
             )
-        return read_tensors(checkpoint.source, rank_reads(plan, rank), destinations)
+        return read_tensors(checkpoint.source, rank_reads(plan, rank), destinations, ranks=len(plan.mesh.ranks))
 
 
 class SafetensorsLoader(FileLoader):

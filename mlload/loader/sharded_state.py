@@ -23,6 +23,5 @@ class ShardedStateLoader(BaseModelLoader):
                 hint="mlload shard SOURCE -o FOLDER --tp N --layout vllm",
             )
         _, holdings = read_sharded_state(checkpoint)
-        return read_tensors(
-            checkpoint.source, held_reads(plan, rank, holdings, f"model-rank-{rank}-part-"), destinations
-        )
+        reads = held_reads(plan, rank, holdings, f"model-rank-{rank}-part-")
+        return read_tensors(checkpoint.source, reads, destinations, ranks=len(plan.mesh.ranks))

@@ -26,9 +26,9 @@ class TensorizerLoader(BaseModelLoader):
                 f"{checkpoint.label} holds no .tensors files",
                 hint="mlload shard SOURCE -o FOLDER --tp N --layout tensorizer",
             )
-        if not of_vllm(checkpoint):
-            return read_tensors(checkpoint.source, rank_reads(plan, rank), destinations)
-        _, holdings = read_rank_files(checkpoint)
-        return read_tensors(
-            checkpoint.source, held_reads(plan, rank, holdings, f"model-rank-{rank:03d}."), destinations
-        )
+        if of_vllm(checkpoint):
+            _, holdings = read_rank_files(checkpoint)
+            reads = held_reads(plan, rank, holdings, f"model-rank-{rank:03d}.")
+        else:
+            reads = rank_reads(plan, rank)
+        return read_tensors(checkpoint.source, reads, destinations, ranks=len(plan.mesh.ranks))
