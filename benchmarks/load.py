@@ -5,6 +5,7 @@
 A Llama-shaped bf16 checkpoint is written once. Each method runs in a process of its own, in turn (A B C A B C ...):
 
     preadv      4 threads, 2 MiB reads into reused memory: the plain reader that a cold disk is measured by
+    direct      8 threads, 4 MiB reads past the page cache: what the disk itself gives, so no bound is measured by it
     mapped      4 threads touch every page of the mapped files: the plain reader that a full cache is measured by
     mapped_copy the same, every page copied into reused memory: that reader, for bytes on their way to a device
     load_file   safetensors.torch.load_file, then a byte of every page
@@ -44,7 +45,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 OURS = ("cpu", "buffers", "place")
 PEERS = ("runai", "fast")
-METHODS = ("preadv", "mapped", "mapped_copy", "load_file", *OURS, *PEERS)
+METHODS = ("preadv", "direct", "mapped", "mapped_copy", "load_file", *OURS, *PEERS)
 BLOCK = 2 << 20
 JOB = 16 << 20
 THREADS = 4
@@ -88,6 +89,8 @@ def run(method: str, folder: Path, tp: int, rank: int) -> dict[str, Any]:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
+    print("ready", flush=True)
+    sys.stdin.readline()  # ranks begin together, as they do once they have found one another
     before, cpu, started = counters(), time.process_time(), time.time()
     work()
     ended, spent = time.time(), time.process_time() - cpu
@@ -114,7 +117,7 @@ def touch(tensors: Any) -> None:
 def prepared(method: str, folder: Path, files: list[Path], tp: int, rank: int) -> Callable[[], object]:
     """What the clock runs over; imports, plans and allocations are done before."""
     plain: dict[str, Callable[[list[Path]], object]] = {
-        "preadv": preadv, "mapped": mapped, "mapped_copy": lambda files: mapped(files, copy=True),
+        "preadv": preadv, "direct": direct, "mapped": mapped, "mapped_copy": lambda files: mapped(files, copy=True),
     }  # fmt: skip
     if method in plain:
         return lambda: plain[method](files)
@@ -226,6 +229,28 @@ def preadv(files: list[Path]) -> None:
     in_jobs(files, read)
 
 
+def direct(files: list[Path]) -> None:
+    """Every byte of the files into aligned blocks, from the disk in either cache state."""
+    jobs = iter([(file, offset) for file in files for offset in range(0, file.stat().st_size, 2 * BLOCK)])
+    lock = threading.Lock()
+
+    def one() -> None:
+        block = mmap.mmap(-1, 2 * BLOCK)
+        descriptors = {file: os.open(file, os.O_RDONLY | os.O_DIRECT) for file in files}
+        while True:
+            with lock:
+                job = next(jobs, None)
+            if job is None:
+                return
+            os.preadv(descriptors[job[0]], [block], job[1])
+
+    threads = [threading.Thread(target=one) for _ in range(2 * THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def mapped(files: list[Path], *, copy: bool = False) -> None:
     """A byte of every page of the mapped files; with copy every byte, into the blocks."""
     import numpy as np
@@ -266,6 +291,7 @@ def spawn(method: str, folder: Path, python: str, tp: int = 1) -> list[dict[str,
     processes = [
         subprocess.Popen(
             [*command, "--rank", str(rank)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -274,6 +300,13 @@ def spawn(method: str, folder: Path, python: str, tp: int = 1) -> list[dict[str,
         )
         for rank in range(tp)
     ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
     outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         return None
@@ -369,6 +402,11 @@ def lines(
             share = medians[state, by_method] / medians[state, method]
             held = "held" if share >= least else "MISSED"
             said.append(f"{state:5} {method:8} {share:6.2f} x {by_method:12} (bound {least:g}: {held})")
+    if ("cold", "direct") in medians:
+        for method in PEERS:
+            if ("cold", method) in medians:
+                share = medians["cold", method] / medians["cold", "direct"]
+                said.append(f"cold  the disk itself {share:6.2f} x {method}: no reader of these bytes is faster")
     if four:
         for key in ("read_bytes", "rchar"):
             share = max(sum(rank[key] for rank in ranks) for ranks in four) / size

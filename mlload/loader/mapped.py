@@ -16,6 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,22 +62,40 @@ class MappedFile:
         """The values from `start` on, which must be a multiple of the dtype's size."""
         return torch.frombuffer(self._map, dtype=dtype, count=prod(shape), offset=start).reshape(shape)
 
-    def bring(self, handle: LocalFile, start: int, length: int) -> None:
+    def box(self, read: Read) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The read's bytes where they lie: uint8, of its extent, rows apart as in the file."""
+        return np.lib.stride_tricks.as_strided(self._bytes[read.first :], read.extent, read.strides)
+
+    def bring(self, handle: LocalFile, start: int, length: int, *, found: bool) -> None:
         """The pages into memory and into this process's table; returns when they are there.
 
-        handle: of the same file, this thread's own, since the kernel reads ahead for each"""
-        if not (cached(handle, start) and cached(handle, start + length - 1)):
-            scratch = _scratch()
-            for position in range(start, start + length, len(scratch)):
-                handle.read_into(scratch[: start + length - position], position)
-        elif hasattr(os, "posix_fadvise"):  # holes between what other ranks read ahead come in large requests
+        handle: of the same file, this thread's own, since the kernel reads ahead for each
+        found:  another rank reads them: what is missing still is asked for, and not read once more"""
+        if not found:
+            read_through(handle, start, length)
+        elif hasattr(os, "posix_fadvise"):
             os.posix_fadvise(handle.fileno(), start, length, os.POSIX_FADV_WILLNEED)
         low = start // mmap.PAGESIZE * mmap.PAGESIZE
         if _madvise(self._address + low, start + length - low, POPULATE_READ) != 0:
             self._bytes[start : start + length : mmap.PAGESIZE].max()
 
 
-def adopt(files: LocalFiles, reads: Sequence[Read], destinations: Mapping[str, Destination]) -> dict[str, MappedFile]:
+class Mappings:
+    """The files of a source, each mapped when it is first asked for."""
+
+    def __init__(self, files: LocalFiles) -> None:
+        self._files = files
+        self._opened: dict[str, MappedFile | None] = {}
+
+    def holding(self, name: str, start: int, length: int) -> MappedFile | None:
+        """The file, if it can be mapped and has these bytes."""
+        if name not in self._opened:
+            self._opened[name] = _open(self._files, name)
+        file = self._opened[name]
+        return file if file is not None and start + length <= file.nbytes else None
+
+
+def adopt(mappings: Mappings, reads: Sequence[Read], destinations: Mapping[str, Destination]) -> dict[str, MappedFile]:
     """Make parameters views of the files where they can be; which names, and the file that each lies in.
 
     A tensor qualifies where its parameter may be replaced (`Destination.adopts`) and its bytes lie in the file as in
@@ -85,7 +104,6 @@ def adopt(files: LocalFiles, reads: Sequence[Read], destinations: Mapping[str, D
     for read in reads:
         by_name.setdefault(read.name, []).append(read)
     found: dict[str, MappedFile] = {}
-    opened: dict[str, MappedFile | None] = {}
     for name, mine in by_name.items():
         destination = destinations.get(name)
         if destination is None or not destination.adopts(dtype := torch_dtype(mine[0].dtype)):
@@ -93,30 +111,51 @@ def adopt(files: LocalFiles, reads: Sequence[Read], destinations: Mapping[str, D
         start = one_run(mine, destination.shape)
         if start is None or start % dtype.itemsize:
             continue
-        if mine[0].file not in opened:
-            opened[mine[0].file] = _open(files, mine[0].file)
-        file = opened[mine[0].file]
-        if file is not None and start + destination.numel * dtype.itemsize <= file.nbytes:
+        file = mappings.holding(mine[0].file, start, destination.numel * dtype.itemsize)
+        if file is not None:
             destination.adopt(file.tensor(start, dtype, destination.shape))
             found[name] = file
     return found
 
 
-def bring_all(run: Sequence[Read], mapped: Mapping[str, MappedFile], handle: LocalFile) -> None:
-    """Every page of the run's mapped tensors, neighbours together. The run is of one file."""
+def cut_out(mappings: Mappings, reads: Sequence[Read], adopted: Mapping[str, MappedFile]) -> dict[Read, MappedFile]:
+    """The reads whose bytes lie apart (columns of a row-parallel cut): copied from the mapping they cost one copy,
+    where a call for every row costs more than its bytes. Every rank needs these pages of the file, and one reads them.
+    """
+    found: dict[Read, MappedFile] = {}
+    for read in reads:
+        if read.name not in adopted and read.span > read.nbytes:
+            file = mappings.holding(read.file, read.first, read.span)
+            if file is not None:
+                found[read] = file
+    return found
+
+
+def bring_all(run: Sequence[tuple[Read, MappedFile | None]], handle: LocalFile, *, found: bool) -> None:
+    """Every page of the run's mapped bytes, neighbours together. The run is of one file."""
     file: MappedFile | None = None
     start = stop = 0
-    for read in run:
-        if read.name not in mapped:
+    for read, mapped in run:
+        if mapped is None:
             continue
-        if file is mapped[read.name] and stop <= read.first <= stop + mmap.PAGESIZE:
-            stop = read.first + read.nbytes
+        if file is mapped and stop <= read.first <= stop + mmap.PAGESIZE:
+            stop = read.first + read.span
             continue
         if file is not None:
-            file.bring(handle, start, stop - start)
-        file, start, stop = mapped[read.name], read.first, read.first + read.nbytes
+            file.bring(handle, start, stop - start, found=found)
+        file, start, stop = mapped, read.first, read.first + read.span
     if file is not None:
-        file.bring(handle, start, stop - start)
+        file.bring(handle, start, stop - start, found=found)
+
+
+def read_through(handle: LocalFile, start: int, length: int) -> None:
+    """The bytes into the page cache, by plain reads in file order."""
+    if not (cached(handle, start) and cached(handle, start + length - 1)):
+        scratch = _scratch()
+        for position in range(start, start + length, len(scratch)):
+            handle.read_into(scratch[: start + length - position], position)
+    elif hasattr(os, "posix_fadvise"):  # holes between what others read ahead come in large requests
+        os.posix_fadvise(handle.fileno(), start, length, os.POSIX_FADV_WILLNEED)
 
 
 def cached(handle: LocalFile, position: int) -> bool:

@@ -12,6 +12,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.loader.base import BaseModelLoader, Destinations, RankTensor
 from mlload.loader.held import held_reads
 from mlload.loader.reader import read_tensors
+from mlload.loader.share import share_of
 from mlload.plan.plan import Plan
 from mlload.writer.read_state import is_state, read_state
 
@@ -25,4 +26,4 @@ class MlloadStateLoader(BaseModelLoader):
             )
         _, holdings = read_state(checkpoint)
         reads = held_reads(plan, rank, holdings, f"rank-{rank:05d}/")
-        return read_tensors(checkpoint.source, reads, destinations, ranks=len(plan.mesh.ranks))
+        return read_tensors(checkpoint.source, reads, destinations, share_of(plan, rank))

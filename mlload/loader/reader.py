@@ -25,8 +25,9 @@ from mlload.checkpoint.sources.local import LocalSource, reason
 from mlload.checkpoint.streaming import LocalFiles, RemoteFiles, default_threads
 from mlload.loader.base import Destinations, RankTensor
 from mlload.loader.dtypes import torch_dtype
-from mlload.loader.mapped import adopt, bring_all
-from mlload.loader.reads import PIECE, Read, in_runs
+from mlload.loader.mapped import MappedFile, Mappings, adopt, bring_all, cut_out, read_through
+from mlload.loader.reads import PIECE, RUN, Read, in_runs
+from mlload.loader.share import ALONE, Share, between
 
 BUFFERS = 16
 # Reads that the disk is given at once, by all ranks together: with fewer it idles between them.
@@ -47,21 +48,28 @@ class Done(NamedTuple):
 
 
 def read_tensors(
-    source: Source, reads: Sequence[Read], destinations: Destinations, *, ranks: int = 1
+    source: Source, reads: Sequence[Read], destinations: Destinations, share: Share = ALONE
 ) -> Iterator[RankTensor]:
-    """Carries out all reads, begun in the order given; yields in the order of completion. A yielded tensor is
-    valid until the next one is asked for. ranks: of this machine that read at the same time."""
+    """Carries out all reads, begun in the order given, or in that of the ranks' turns; yields in the order of
+    completion. A yielded tensor is valid until the next one is asked for."""
     pinned = torch.cuda.is_available() and any(d.param.device.type == "cuda" for d in destinations.values())
     files = LocalFiles(source) if isinstance(source, LocalSource) else RemoteFiles(source)
-    mapped = adopt(files, reads, destinations) if isinstance(files, LocalFiles) else {}
+    mapped: dict[str, MappedFile] = {}
+    apart: dict[Read, MappedFile] = {}
+    if isinstance(files, LocalFiles):
+        mappings = Mappings(files)
+        mapped = adopt(mappings, reads, destinations)
+        apart = cut_out(mappings, reads, mapped)
     memory = {read.name: _memory(read, destinations) for read in reads if read.name not in mapped}
-    threads = default_threads(source) if source.remote else max(LEAST_THREADS, DISK_THREADS // ranks)
+    threads = default_threads(source) if source.remote else max(LEAST_THREADS, DISK_THREADS // share.ranks)
     count = max(1, min(threads, len(reads)))
     free: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
     for _ in range(BUFFERS):
         free.put(None)
     done: queue.SimpleQueue[Done | BaseException | None] = queue.SimpleQueue()
-    pending, lock, stop = in_runs(reads), threading.Lock(), threading.Event()
+    runs = list(in_runs(reads, RUN // share.ranks))
+    pending = share.in_turns(len(runs), count)
+    lock, stop = threading.Lock(), threading.Event()
 
     def work() -> None:
         try:
@@ -69,20 +77,27 @@ def read_tensors(
                 handles: dict[str, Any] = {}
                 while not stop.is_set():
                     with lock:
-                        run = next(pending, None)
-                    if run is None:
+                        turn = next(pending, None)
+                    if turn is None:
                         return
+                    run = runs[turn]
                     name = run[0].file
                     if name not in handles:
                         handles[name] = opened.enter_context(files.open(name))
-                    bring_all(run, mapped, handles[name])
+                    places = [(read, mapped.get(read.name) or apart.get(read)) for read in run]
+                    if any(place is not None for _, place in places):
+                        shared = between(run, share.ranks) if share.ranks > 1 else None
+                        if shared is not None and share.reads(turn):
+                            read_through(handles[name], *shared)
+                        bring_all(places, handles[name], found=shared is not None)
                     for read in run:
                         if stop.is_set():
                             return
                         if read.name in mapped:
                             done.put(Done(read, None, read.nbytes, None))
                         else:
-                            done.put(_carry_out(read, memory[read.name], handles[name], free, stop, pinned))
+                            holder = apart.get(read, handles[name])
+                            done.put(_carry_out(read, memory[read.name], holder, free, stop, pinned))
         except OSError as error:
             done.put(MlloadError(f"cannot be read: {reason(error)}", exit_code=3))
         except BaseException as error:
@@ -123,7 +138,7 @@ def _memory(read: Read, destinations: Destinations) -> Tensor | None:
 def _carry_out(
     read: Read,
     memory: Tensor | None,
-    handle: Any,
+    holder: Any,
     free: queue.SimpleQueue[Tensor | None],
     stop: threading.Event,
     pinned: bool,
@@ -131,14 +146,14 @@ def _carry_out(
     if memory is not None:
         view = memory.reshape(1) if memory.dim() == 0 else memory
         target = view[tuple(slice(start, end) for start, end in read.to)]
-        return Done(read, None, read_box(handle, read, target.view(torch.uint8).numpy()), None)
+        return Done(read, None, read_box(holder, read, target.view(torch.uint8).numpy()), None)
     buffer = free.get()
     if stop.is_set():
         raise MlloadError("interrupted")
     if buffer is None or buffer.numel() < read.nbytes:
         buffer = new_buffer(max(PIECE, read.nbytes), pinned)
     raw = buffer[: read.nbytes]
-    count = read_box(handle, read, raw.numpy().reshape(read.extent))
+    count = read_box(holder, read, raw.numpy().reshape(read.extent))
     extent = tuple(stop - start for start, stop in read.to)
     return Done(read, raw.view(torch_dtype(read.dtype)).view(extent), count, buffer)
 
@@ -153,17 +168,19 @@ def new_buffer(nbytes: int, pinned: bool) -> Tensor:
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
-def read_box(handle: Any, read: Read, into: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
-    """The read's bytes into `into` (uint8, of the read's extent, its last dim contiguous); bytes that were read."""
+def read_box(holder: Any, read: Read, into: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    """The read's bytes, out of an open file or of a mapped one, into `into` (uint8, of the read's extent, its last dim
+    contiguous); bytes that were read."""
+    if isinstance(holder, MappedFile):
+        into[...] = holder.box(read)
+        return into.size
     inner, length = len(read.shape), 1
     while inner:
         inner -= 1
         length *= read.extent[inner]
         if read.box[inner] != (0, read.shape[inner]):
             break
-    strides = [1] * len(read.shape)
-    for dim in range(len(read.shape) - 2, -1, -1):
-        strides[dim] = strides[dim + 1] * read.shape[dim + 1]
+    strides = read.strides
     runs = range(read.extent[inner - 1]) if inner else range(1)
     stride = strides[inner - 1] if inner else length
     total = 0
@@ -171,12 +188,12 @@ def read_box(handle: Any, read: Read, into: np.ndarray[Any, np.dtype[np.uint8]])
         start = read.first + sum(at * step for at, step in zip(outer, strides, strict=False))
         rows = into[outer] if inner else into[None]
         if len(runs) > 1 and stride - length < GAP:
-            total += _whole_rows(handle, start, stride, length, rows, read)
+            total += _whole_rows(holder, start, stride, length, rows, read)
             continue
         if len(runs) > 1:
-            _announce(handle, start, stride * (len(runs) - 1) + length)
+            _announce(holder, start, stride * (len(runs) - 1) + length)
         for row in runs:
-            total += _run(handle, start + row * stride, rows[row], read)
+            total += _run(holder, start + row * stride, rows[row], read)
     return total
 
 

@@ -44,6 +44,19 @@ class Read(NamedTuple):
         return prod(self.extent)
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element of each dim to the next, in the file."""
+        found = [1] * len(self.shape)
+        for dim in range(len(self.shape) - 2, -1, -1):
+            found[dim] = found[dim + 1] * self.shape[dim + 1]
+        return tuple(found)
+
+    @property
+    def span(self) -> int:
+        """Bytes from its first to behind its last, with what lies between."""
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.extent, self.strides, strict=True))
+
+    @property
     def first(self) -> int:
         """Offset in the file of its first byte."""
         at = 0

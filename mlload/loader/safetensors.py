@@ -8,6 +8,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.loader.base import BaseModelLoader, Destinations, RankTensor
 from mlload.loader.reader import read_tensors
 from mlload.loader.reads import rank_reads
+from mlload.loader.share import share_of
 from mlload.loader.whole import layout_of
 from mlload.plan.plan import Plan
 
@@ -26,7 +27,7 @@ class FileLoader(BaseModelLoader):
                 f"{'no weights' if held == 'none' else held}",
                 hint=None if held == "none" else "--load-format auto takes what is there",
             )
-        return read_tensors(checkpoint.source, rank_reads(plan, rank), destinations, ranks=len(plan.mesh.ranks))
+        return read_tensors(checkpoint.source, rank_reads(plan, rank), destinations, share_of(plan, rank))
 
 
 class SafetensorsLoader(FileLoader):

@@ -10,6 +10,7 @@ from mlload.checkpoint.finding import MlloadError
 from mlload.loader.base import BaseModelLoader, Destinations, RankTensor
 from mlload.loader.held import held_reads
 from mlload.loader.reader import read_tensors
+from mlload.loader.share import share_of
 from mlload.plan.plan import Plan
 from mlload.writer.read_sharded_state import read_sharded_state
 
@@ -24,4 +25,4 @@ class ShardedStateLoader(BaseModelLoader):
             )
         _, holdings = read_sharded_state(checkpoint)
         reads = held_reads(plan, rank, holdings, f"model-rank-{rank}-part-")
-        return read_tensors(checkpoint.source, reads, destinations, ranks=len(plan.mesh.ranks))
+        return read_tensors(checkpoint.source, reads, destinations, share_of(plan, rank))

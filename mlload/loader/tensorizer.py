@@ -14,6 +14,7 @@ from mlload.loader.base import BaseModelLoader, Destinations, RankTensor
 from mlload.loader.held import held_reads
 from mlload.loader.reader import read_tensors
 from mlload.loader.reads import rank_reads
+from mlload.loader.share import share_of
 from mlload.plan.plan import Plan
 from mlload.writer.read_tensorizer import of_vllm, read_rank_files
 
@@ -31,4 +32,4 @@ class TensorizerLoader(BaseModelLoader):
             reads = held_reads(plan, rank, holdings, f"model-rank-{rank:03d}.")
         else:
             reads = rank_reads(plan, rank)
-        return read_tensors(checkpoint.source, reads, destinations, ranks=len(plan.mesh.ranks))
+        return read_tensors(checkpoint.source, reads, destinations, share_of(plan, rank))
