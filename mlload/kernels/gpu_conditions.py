@@ -62,6 +62,8 @@ def int8(scheme: Scheme, n: int, k: int, dtype: str, capability: Capability) -> 
     """torch._int_mm behind our quantize kernel, our GEMM where it has few rows."""
     if family(scheme) != "w8a8_int8":
         return other(scheme, "8-bit integers with 8-bit activations")
+    if not scheme.option("input_symmetric", True):
+        return Verdict(False, "activations with zero points")
     return ours(dtype, capability) or multiple("K", k, 16) or YES
 
 

@@ -129,6 +129,27 @@ def int8(weight: Tensor, name: str = "weight_scale") -> Packing:
     return Packing({"weight": codes.to(torch.int8), name: scale.bfloat16()}, codes * scale)
 
 
+def quark_int8(strategy: str, *, static: int | None = None, zeros: bool = False) -> Callable[[Tensor], Packing]:
+    """One scale of the matrix or one of each row. static: zero point of the activations.
+    zeros: points that symmetric weights have all the same in some exports."""
+
+    def pack(weight: Tensor) -> Packing:
+        rows = weight.double().abs().amax(1) if strategy == "channel" else weight.double().abs().amax()
+        scale = (rows / 127).float()
+        spread = scale.double().reshape(-1, 1)
+        codes = (weight.double() / spread).round().clamp(-128, 127)
+        tensors = {"weight": codes.to(torch.int8), "weight_scale": scale}
+        if zeros:
+            tensors["weight_zero_point"] = torch.zeros(scale.shape, dtype=torch.int8)
+        if static is not None:
+            # The product of two activations has a wider range than what was normalized.
+            tensors["input_scale"] = torch.tensor(0.18 if weight.shape[1] > weight.shape[0] else 0.045)
+            tensors["input_zero_point"] = torch.tensor(static, dtype=torch.int8)
+        return Packing(tensors, codes * spread)
+
+    return pack
+
+
 def fp8(
     strategy: str, name: str = "weight_scale", static: bool = False, block: int = 32
 ) -> Callable[[Tensor], Packing]:
@@ -354,6 +375,54 @@ FORMATS: dict[str, Format] = {
             {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False},
         ),
         fp8("tensor", static=True),
+        exact=False,
+    ),
+    "quark int8 channel": Format(
+        quark(
+            {"dtype": "int8", "qscheme": "per_channel", "ch_axis": 0, "symmetric": True, "is_dynamic": False},
+            {"dtype": "int8", "qscheme": "per_channel", "ch_axis": 1, "symmetric": True, "is_dynamic": True},
+        ),
+        quark_int8("channel", zeros=True),
+        exact=False,
+    ),
+    "quark int8 channel static": Format(
+        quark(
+            {"dtype": "int8", "qscheme": "per_channel", "ch_axis": 0, "symmetric": True, "is_dynamic": False},
+            {"dtype": "int8", "qscheme": "per_tensor", "symmetric": True, "is_dynamic": False},
+        ),
+        quark_int8("channel", static=0),
+        exact=False,
+    ),
+    "quark int8 tensor": Format(
+        quark(
+            {"dtype": "int8", "qscheme": "per_tensor", "symmetric": True, "is_dynamic": False},
+            {"dtype": "int8", "qscheme": "per_channel", "ch_axis": 1, "symmetric": True, "is_dynamic": True},
+        ),
+        quark_int8("tensor"),
+        exact=False,
+    ),
+    "quark int8 tensor static": Format(
+        quark(
+            {"dtype": "int8", "qscheme": "per_tensor", "symmetric": True, "is_dynamic": False},
+            {"dtype": "int8", "qscheme": "per_tensor", "symmetric": True, "is_dynamic": False},
+        ),
+        quark_int8("tensor", static=0, zeros=True),
+        exact=False,
+    ),
+    "quark int8 tensor static asym": Format(
+        quark(
+            {"dtype": "int8", "qscheme": "per_tensor", "symmetric": True, "is_dynamic": False},
+            {"dtype": "int8", "qscheme": "per_tensor", "symmetric": False, "is_dynamic": False},
+        ),
+        quark_int8("tensor", static=-7),
+        exact=False,
+    ),
+    "quark int8 channel asym": Format(
+        quark(
+            {"dtype": "int8", "qscheme": "per_channel", "ch_axis": 0, "symmetric": True, "is_dynamic": False},
+            {"dtype": "int8", "qscheme": "per_channel", "ch_axis": 1, "symmetric": False, "is_dynamic": True},
+        ),
+        quark_int8("channel"),
         exact=False,
     ),
     "quark mxfp4": Format(

@@ -214,6 +214,7 @@ def _completed(scheme: Scheme, declared: Scheme | None) -> Scheme:
     if declared.layout != scheme.layout and not {declared.layout, scheme.layout} <= SAME_WEIGHTS:
         return scheme
     in_tensors = scheme.format == "compressed_tensors"
+    own = (scheme.format, scheme.layout) == ("quark", "int8")
     if declared.layout == "pack-quantized" and _per_word(declared) == _per_word(scheme):
         # 8 bits in groups of 64 have the shapes of 4 in groups of 128: of two groups, this module's is meant.
         scheme = replace(scheme, bits=declared.bits, group_size=declared.group_size)
@@ -224,8 +225,9 @@ def _completed(scheme: Scheme, declared: Scheme | None) -> Scheme:
         strategy=scheme.strategy,
         group_size=scheme.group_size,
         block=scheme.block,
-        # Declared zero points that are not stored are missing; stored ones that are not declared are there.
-        symmetric=declared.symmetric and (scheme.symmetric or scheme.format == "gptq"),
+        # Declared zero points that are not stored are missing; stored ones that are not declared are there, except
+        # where symmetric weights have them too.
+        symmetric=declared.symmetric and (scheme.symmetric or scheme.format == "gptq" or own),
         act_order=scheme.act_order if in_tensors else declared.act_order,
         activation=scheme.activation if scheme.activation == "static" else declared.activation,
         activation_bits=scheme.activation_bits or declared.activation_bits,

@@ -3,7 +3,8 @@
 N = out_features, K = in_features, G = group size.
 fp8:   weight f8_e4m3 [N, K]; weight_scale one element, [N], or [ceil(N/128), ceil(K/128)]; input_scale with static
        activations
-int8:  weight int8 [N, K], weight_scale [N], weight_zero_point int8 [N] (asymmetric only), input_scale
+int8:  weight int8 [N, K], weight_scale one element or [N], weight_zero_point int8 alike (stored for symmetric
+       weights too, all 0), input_scale and input_zero_point int8, one element, with static activations
 int4:  weight int32 [K, ceil(N/8)], weight_zero_point int32 [K/G, ceil(N/8)], weight_scale [K/G, N]
 mxfp4, mxfp6: weight uint8 [N, K/2] or [N, 3K/4], weight_scale uint8 e8m0 [N, K/32]
 int4's nibbles follow `export.pack_method`: "order" is plain, "reorder" is AWQ's order.
@@ -47,7 +48,9 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
         return None
     if weight.dtype == "I8":
         strategy = "tensor" if scale.shape in ((), (1,)) else "channel"
-        return _scheme("int8", strategy, static=static, symmetric=not zero, like=declared)
+        # Symmetric weights come with zero points too, which the engine drops (quark_w8a8_int8.py).
+        symmetric = not zero if declared is None else declared.symmetric
+        return _scheme("int8", strategy, static=static, symmetric=symmetric, like=declared)
     if weight.dtype == "I32" and len(scale.shape) == 2 and scale.shape[0] and k * 8 >= scale.shape[1]:
         groups = scale.shape[0]
         group = -1 if groups == 1 else n // groups
@@ -72,6 +75,7 @@ def _scheme(
     like: Scheme | None = None,
 ) -> Scheme:
     activation = "static" if static else like.activation if like is not None else None
+    asymmetric = like is not None and not like.option("input_symmetric", True)
     return Scheme(
         format="quark",
         layout=layout,
@@ -83,8 +87,12 @@ def _scheme(
         symmetric=symmetric,
         activation=activation,
         activation_bits=like.activation_bits if like is not None and activation else 8 if activation else None,
-        options=(("pack_method", pack),) if pack else (),
+        options=_options(pack, asymmetric),
     )
+
+
+def _options(pack: str, asymmetric: bool) -> tuple[tuple[str, Any], ...]:
+    return ((("pack_method", pack),) if pack else ()) + ((("input_symmetric", False),) if asymmetric else ())
 
 
 def _declared(config: Mapping[str, Any], whole: Mapping[str, Any]) -> Scheme | None:
@@ -109,6 +117,7 @@ def _declared(config: Mapping[str, Any], whole: Mapping[str, Any]) -> Scheme | N
         bits = 4 if "4" in text(inputs, "dtype")[:4] else 6 if "6" in text(inputs, "dtype")[:4] else 8
     strategy = qscheme.removeprefix("per_") or "tensor"
     pack = text(mapping(whole, "export"), "pack_method", default="reorder").lower() if layout == "int4" else ""
+    asymmetric = layout == "int8" and isinstance(inputs, dict) and not flag(inputs, "symmetric", default=True)
     return Scheme(
         format="quark",
         layout=layout,
@@ -120,7 +129,7 @@ def _declared(config: Mapping[str, Any], whole: Mapping[str, Any]) -> Scheme | N
         symmetric=flag(weight, "symmetric", default=True),
         activation=activation,
         activation_bits=bits,
-        options=(("pack_method", pack),) if pack else (),
+        options=_options(pack, asymmetric),
     )
 
 
@@ -173,10 +182,15 @@ def spec(scheme: Scheme, n: int, k: int, *, bias: bool = False, experts: int | N
             TensorSpec("weight_scale", None, scale, role="scale", scalar_ok=scale == one),
         ]
         if scheme.layout == "int8":
-            optional = scheme.symmetric
-            tensors.append(TensorSpec("weight_zero_point", "I8", scale, role="zero", optional=optional))
+            zero = TensorSpec(
+                "weight_zero_point", "I8", scale, role="zero", optional=scheme.symmetric, scalar_ok=scale == one
+            )
+            tensors.append(zero)
     if scheme.activation == "static" and scheme.layout in ("fp8", "int8", "mxfp4"):
         tensors.append(TensorSpec("input_scale", None, one, role="input_scale", scalar_ok=True))
+        if scheme.layout == "int8":
+            needless = bool(scheme.option("input_symmetric", True))
+            tensors.append(TensorSpec("input_zero_point", "I8", one, role="aux", optional=needless, scalar_ok=True))
     if bias:
         tensors.append(TensorSpec("bias", None, (Dim("N"),), role="bias"))
     return stacked(tuple(tensors), experts)
@@ -202,7 +216,7 @@ def unpack(scheme: Scheme, tensors: Mapping[str, Any], n: int, k: int) -> dict[s
         _nibble_order(scheme)
         return awq.unpack(_as_awq(scheme), _renamed(tensors), n, k)
     weight = np.asarray(tensors["weight"])
-    out: dict[str, Any] = {key: tensors[key] for key in ("bias", "input_scale") if key in tensors}
+    out: dict[str, Any] = {key: tensors[key] for key in ("bias", "input_scale", "input_zero_point") if key in tensors}
     out["scale"] = np.asarray(tensors["weight_scale"])
     if scheme.layout == "mxfp4":
         out["weight"] = bitstream.unpack_nibbles(weight)
@@ -229,7 +243,7 @@ def pack(scheme: Scheme, values: Mapping[str, Any]) -> dict[str, Any]:
         _nibble_order(scheme)
         names = {"qweight": "weight", "scales": "weight_scale", "qzeros": "weight_zero_point"}
         return {names.get(key, key): value for key, value in awq.pack(_as_awq(scheme), values).items()}
-    out: dict[str, Any] = {key: values[key] for key in ("bias", "input_scale") if key in values}
+    out: dict[str, Any] = {key: values[key] for key in ("bias", "input_scale", "input_zero_point") if key in values}
     writers = {"mxfp4": bitstream.pack_nibbles, "mxfp6": bitstream.pack_sextets}
     writer = writers.get(scheme.layout)
     out["weight"] = writer(values["weight"]) if writer else values["weight"]
@@ -254,6 +268,6 @@ def dequantize(scheme: Scheme, tensors: Mapping[str, Any], n: int, k: int) -> An
         table = elements.e2m1_table() if scheme.layout == "mxfp4" else elements.e2m3_table()
         return table[weight] * elements.spread(elements.e8m0(scale), n, k, 32)
     values = elements.e4m3_table()[weight] if scheme.layout == "fp8" else weight.astype(np.float32)
-    if "zero" in parts:
+    if "zero" in parts and not scheme.symmetric:
         values = values - elements.spread(np.asarray(parts["zero"]), n, k).astype(np.float32)
     return values * elements.spread(elements.as_float32(scale), n, k, block=scheme.block)
