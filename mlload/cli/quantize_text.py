@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,8 @@ def render(result: Result, reports: Sequence[str] | None, width: int) -> Iterato
     if reports:
         yield from _sentence(f"report: {', '.join(reports)}", width)
     if result.written and result.exit_code == 0:
-        yield f"  next: mlload validate {result.output}"
+        sizes = "" if result.tp == (1,) else f" --tp {','.join(map(str, result.tp))}"
+        yield f"  next: mlload validate {shlex.quote(result.output)}{sizes}"
 
 
 def _sentence(text: str, width: int) -> Iterator[Line]:

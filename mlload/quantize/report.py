@@ -37,6 +37,7 @@ class Result:
     quality: perplexities and divergence, {} where they were not measured
     outputs: path -> relative error of a linear's outputs; experts: path -> {"tokens": how many chose each, "borrowed":
     those that were measured on other experts' tokens too}
+    tp: sizes that the output was asked to be aligned for
     """
 
     label: str
@@ -53,6 +54,7 @@ class Result:
     outputs: dict[str, float] = field(default_factory=dict)
     experts: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    tp: tuple[int, ...] = (1,)
 
     @property
     def exit_code(self) -> int:

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -118,7 +119,7 @@ def run(
     width = model.config.hidden
     cast = forecast(checkpoint, targets, recipe, output, options.output, tokens, options.memory, width)
     refuse_what_cannot_fit(cast, options.output, options.memory)
-    result = Result(checkpoint.label, options.output, recipe, targets, cast, written=False, notes=notes)
+    result = Result(checkpoint.label, options.output, recipe, targets, cast, written=False, notes=notes, tp=options.tp)
     if options.dry_run:
         return result
     if say is not None:
@@ -143,8 +144,10 @@ def _write(
         forget_rest(options.output)  # it is not silently gone on with
     folder, entered = OutputFolder(options.output, output.request, output.layout.nbytes), False
     try:
-        with folder, Sheets(folder, output) as sheets:
+        with ExitStack() as opened:
+            opened.enter_context(folder)
             entered = True
+            sheets = opened.enter_context(Sheets(folder, output))
             bar = Bar(progress, os.path.basename(folder.path), sum(r.nbytes for r in checkpoint.tensors.values()))
             try:
                 if folder.complete and recipe.calibrated:

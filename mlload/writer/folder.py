@@ -41,21 +41,39 @@ class OutputFolder:
         self.resumed = False
         self.complete = False
         self._lock = -1
+        self._locked = False
 
     def __enter__(self) -> OutputFolder:
         refuse_existing(self.path)
+        fresh = not os.path.lexists(self.partial)
+        try:
+            self._make()
+            self._take_lock()
+            self._find_out()
+        except BaseException:
+            try:
+                if fresh:
+                    self._leave_nothing()
+            finally:
+                if self._lock >= 0:
+                    os.close(self._lock)
+            raise
+        return self
+
+    def _make(self) -> None:
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             os.makedirs(self.partial, exist_ok=True)
         except OSError as error:
             raise MlloadError(f"{self.path} cannot be made: {error.strerror}", exit_code=3) from error
-        self._take_lock()
-        try:
-            self._find_out()
-        except BaseException:
-            os.close(self._lock)
-            raise
-        return self
+
+    def _leave_nothing(self) -> None:
+        """Away with a folder in which nothing was begun. What is not of this run, or is another run's, stays."""
+        with contextlib.suppress(OSError):
+            if self._locked:
+                _unlink(os.path.join(self.partial, RECORD + ".new"))
+                _unlink(os.path.join(self.partial, RECORD))
+            os.rmdir(self.partial)
 
     def _find_out(self) -> None:
         """How far an earlier run came, if the folder is the rest of one for the same request; else it is emptied."""
@@ -137,6 +155,7 @@ class OutputFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise MlloadError(f"another run is writing {self.partial} right now", exit_code=1) from None
+        self._locked = True
 
     def _read_record(self, *, known: bool) -> dict[str, Any]:
         """known: whether the folder is ours, whatever is in it."""

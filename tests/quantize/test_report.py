@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,22 @@ def test_the_screen_is_80_wide_and_says_the_answer_first(
     quality = json.loads(Path("model-awq.quantize.json").read_text())["quality"]
     # Two chunks of 32, each token but the first is foretold.
     assert quality["tokens"] == 2 * 31 and quality["kl"] > 0
+
+
+@pytest.mark.parametrize(("typed", "named"), [((), ""), (("--tp", "2"), " --tp 2"), (("-tp", "1,2"), " --tp 1,2")])
+def test_the_next_command_asks_for_the_same_sizes(
+    typed: tuple[str, ...],
+    named: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("my model"), config("llama"))
+    assert main(["quantize", "my model", "--method", "fp8", *typed]) == 0
+    last = capsys.readouterr().out.splitlines()[-1].strip()
+    assert last == f"next: mlload validate 'my model-fp8'{named}"
+    assert main(shlex.split(last.removeprefix("next: mlload "))) == 0
 
 
 def test_notes_that_differ_in_numbers_are_told_once() -> None:
