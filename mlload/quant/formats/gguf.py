@@ -35,7 +35,7 @@ def detect(config: Mapping[str, Any], tensors: Mapping[str, TensorRef]) -> Schem
         kind="mx" if kind == "MXFP4" else "float" if kind == "NVFP4" else "codebook" if kind[0] == "I" else "int",
         strategy="group",
         group_size=BY_NAME[kind].elements,
-        symmetric=kind in ("Q4_0", "Q5_0", "Q8_0", "Q3_K", "Q6_K", "MXFP4", "NVFP4"),
+        symmetric=kind in ("Q4_0", "Q5_0", "Q8_0", "Q3_K", "Q6_K", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0"),
     )
 
 

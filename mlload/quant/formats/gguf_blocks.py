@@ -28,7 +28,11 @@ FIELDS: dict[str, tuple[tuple[str, int], ...]] = {
     "Q6_K": (("ql", 128), ("qh", 64), ("s8", 16), ("d", 2)),
     "MXFP4": (("e", 1), ("qs", 16)),
     "NVFP4": (("s4", 4), ("qs", 32)),
+    "TQ1_0": (("qs", 48), ("qh", 4), ("d", 2)),
+    "TQ2_0": (("qs", 64), ("d", 2)),
 }
+# TQ1_0's bytes are fractions of 256 in base 3: (first byte, bytes, digits); digit j of byte b is value j * bytes + b.
+TERNARY = ((0, 32, 5), (32, 16, 5), (48, 4, 4))
 READABLE = frozenset(FIELDS)
 
 
@@ -53,6 +57,10 @@ def decode(kind: str, raw: Array) -> Parts:
         runs = fields["qs"].reshape(*fields["qs"].shape[:-1], 4, 8)
         parts["codes"] = _halves(runs).reshape(*fields["qs"].shape[:-1], 64)
         parts["scales"] = fields["s4"]
+    elif kind == "TQ1_0":
+        parts["codes"] = _digits(np.concatenate([fields["qs"], fields["qh"]], axis=-1))
+    elif kind == "TQ2_0":
+        parts["codes"] = _planes(fields["qs"], 32, 2)
     elif kind == "Q2_K":
         parts["codes"] = _planes(fields["qs"], 32, 2)
         parts["scales"], parts["mins"] = fields["sm"] & 15, fields["sm"] >> 4
@@ -94,6 +102,11 @@ def encode(kind: str, parts: Parts) -> Array:
     elif kind == "NVFP4":
         fields["s4"] = parts["scales"]
         fields["qs"] = _to_halves(codes.reshape(*codes.shape[:-1], 4, 16)).reshape(*codes.shape[:-1], 32)
+    elif kind == "TQ1_0":
+        digits = _to_digits(codes)
+        fields["qs"], fields["qh"] = digits[..., :48], digits[..., 48:]
+    elif kind == "TQ2_0":
+        fields["qs"] = _to_planes(codes, 32, 2)
     elif kind == "Q2_K":
         fields["sm"] = parts["scales"] | (parts["mins"] << 4)
         fields["qs"] = _to_planes(codes, 32, 2)
@@ -129,6 +142,8 @@ def values(kind: str, parts: Parts) -> Array:
         return d * q
     if kind in ("Q4_0", "Q5_0"):
         return d * (q - np.float32(8 if kind == "Q4_0" else 16))
+    if kind in ("TQ1_0", "TQ2_0"):
+        return d * (q - np.float32(1))
     m = parts["m"].astype(np.float32)[..., None] if "m" in parts else np.float32(0)
     if kind in ("Q4_1", "Q5_1"):
         return d * q + m
@@ -172,6 +187,30 @@ def _to_planes(codes: Array, run: int, bits: int) -> Array:
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     packed: Array = np.bitwise_or.reduce(planes << shifts, axis=-2).reshape(*codes.shape[:-1], -1)
     return packed
+
+
+def _digits(packed: Array) -> Array:
+    """52 bytes -> 256 digits 0..2: a byte times 3**j, its whole part cut off, tells digit j."""
+    import numpy as np
+
+    found = []
+    for first, count, digits in TERNARY:
+        rest = packed[..., None, first : first + count] * (3 ** np.arange(digits)).astype(np.uint8)[:, None]
+        found.append(((rest.astype(np.uint16) * 3) >> 8).astype(np.uint8).reshape(*packed.shape[:-1], -1))
+    return np.concatenate(found, axis=-1)
+
+
+def _to_digits(codes: Array) -> Array:
+    """The smallest byte from which `_digits` reads the same; the short run has a last digit of 0."""
+    import numpy as np
+
+    packed, at = [], 0
+    for _, count, digits in TERNARY:
+        runs = codes[..., at : at + count * digits].reshape(*codes.shape[:-1], digits, count).astype(np.uint16)
+        number = (runs * (3 ** np.arange(4, 4 - digits, -1)).astype(np.uint16)[:, None]).sum(-2)
+        packed.append(((number * 256 + 242) // 243).astype(np.uint8))
+        at += count * digits
+    return np.concatenate(packed, axis=-1)
 
 
 def _to_bits(codes: Array) -> Array:

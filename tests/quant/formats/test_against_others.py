@@ -18,7 +18,8 @@ AUTOAWQ = Path(__file__).parents[2] / "data" / "quant" / "autoawq.npz"
 BITSANDBYTES = AUTOAWQ.with_name("bitsandbytes.npz")
 GPTQMODEL = AUTOAWQ.with_name("gptqmodel.npz")
 
-GGUF_KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4"]
+GGUF_KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4",
+              "TQ1_0", "TQ2_0"]  # fmt: skip
 
 
 def scheme_of(fmt: str, tensors: dict[str, Any], dtypes: dict[str, str], config: dict[str, Any]) -> Scheme:
@@ -110,6 +111,27 @@ def test_gguf_quantized_by_gguf(kind: str) -> None:
     assert np.array_equal(have, quants.dequantize(stored, GGMLQuantizationType[kind]))
     # And it is near what was quantized: a wrong order of values would be as far off as noise.
     assert np.abs(have - weight).mean() < 0.12
+
+
+@pytest.mark.parametrize("kind", ["TQ1_0", "TQ2_0"])
+def test_ternary_blocks(kind: str) -> None:
+    """Any bytes are read as gguf reads them, and digits are packed into the bytes that gguf packs them into."""
+    quants = pytest.importorskip("gguf.quants")
+    from gguf import GGMLQuantizationType
+
+    fmt, quant = get("gguf"), GGMLQuantizationType[kind]
+    rng = np.random.default_rng(11)
+    signs = rng.integers(-1, 2, (5, 512)).astype(np.float32)
+    stored = quants.quantize(signs * np.float32(0.375), quant)
+    scheme = scheme_of("gguf", {"weight": signs}, {"weight": kind}, {})
+    assert (scheme.bits, scheme.group_size, scheme.symmetric) == (2, 256, True)
+    parts = fmt.unpack(scheme, {"weight": stored}, 5, 512)
+    assert np.array_equal(parts["weight"].astype(np.int8) - 1, signs)
+    assert np.array_equal(fmt.pack(scheme, parts)["weight"], stored)
+    assert np.array_equal(fmt.dequantize(scheme, {"weight": stored}, 5, 512), signs * np.float32(0.375))
+    blocks = rng.integers(0, 256, (300, BY_NAME[kind].nbytes)).astype(np.uint8)
+    blocks[:, -2:] = np.float16(0.5).tobytes()[0], np.float16(0.5).tobytes()[1]
+    assert np.array_equal(fmt.dequantize(scheme, {"weight": blocks}, 300, 256), quants.dequantize(blocks, quant))
 
 
 @pytest.mark.parametrize("bits", range(1, 9))

@@ -77,7 +77,10 @@ SCHEMES = [
     Scheme("modelopt", "NVFP4", 4, "float", "tensor_group", 16),
     Scheme("quark", "mxfp4", 4, "mx", "group", 32),
     Scheme("bitsandbytes", "nf4", 4, "codebook", "block", 64),
-    *(Scheme("gguf", kind, 4, "int") for kind in ("Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q6_K", "MXFP4")),
+    *(
+        Scheme("gguf", kind, 4, "int")
+        for kind in ("Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q6_K", "MXFP4", "TQ1_0", "TQ2_0")
+    ),
 ]
 
 

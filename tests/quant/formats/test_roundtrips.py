@@ -198,7 +198,9 @@ def test_bitsandbytes(layout: str, n: int, k: int, seed: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from(["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4"]),
+    st.sampled_from(
+        ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4", "TQ2_0"]
+    ),
     st.integers(0, 2**32 - 1),
 )
 def test_gguf_bytes_come_back(kind: str, seed: int) -> None:

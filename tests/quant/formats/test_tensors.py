@@ -114,6 +114,8 @@ TABLE = [
     ),
     (Scheme("gguf", "Q4_K", 4, "int", "group", 256), {"weight": (1024, 2304)}),
     (Scheme("gguf", "Q6_K", 6, "int", "group", 256), {"weight": (1024, 3360)}),
+    (Scheme("gguf", "TQ1_0", 2, "int", "group", 256), {"weight": (1024, 864)}),
+    (Scheme("gguf", "TQ2_0", 2, "int", "group", 256), {"weight": (1024, 1056)}),
     (
         Scheme("torchao", "int4", 4, "int", "group", 128),
         {"_weight_qdata": (1024, 2048), "_weight_scale": (32, 1024), "_weight_zero_point": (32, 1024)},
@@ -260,6 +262,8 @@ BITS = [
     (Scheme("gguf", "Q4_K", 4, "int", "group", 256), 4.5),
     (Scheme("gguf", "Q6_K", 6, "int", "group", 256), 6.5625),
     (Scheme("gguf", "MXFP4", 4, "mx", "group", 32), 4.25),
+    (Scheme("gguf", "TQ1_0", 2, "int", "group", 256), 1.6875),
+    (Scheme("gguf", "TQ2_0", 2, "int", "group", 256), 2.0625),
     (Scheme("unquantized", bits=16, kind="none"), 16.0),
 ]
 
