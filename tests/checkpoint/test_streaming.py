@@ -165,7 +165,7 @@ def test_reading_ahead_asks_for_the_first_bytes(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
     streaming.read_ahead(FolderSource(str(folder), "x"), ["a", "d", "c"], 110_000)
-    assert done.wait(5)
+    assert done.wait(60)
     assert asked == [(0, 100_001, os.POSIX_FADV_WILLNEED), (0, 9_999, os.POSIX_FADV_WILLNEED)]
 
 

@@ -101,7 +101,7 @@ def mlload(tmp_path: Path) -> Run:
             encoding="utf-8",
             cwd=cwd or tmp_path,
             env={**clean, **(env or {})},
-            timeout=60,
+            timeout=300,
         )
 
     return run

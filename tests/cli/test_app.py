@@ -100,7 +100,7 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 def test_a_closed_pipe_is_quiet(llama: Path) -> None:
     line = f"{sys.executable} -m mlload inspect {llama} --format json | head -c 1"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, timeout=300)
     assert done.stdout == "{" and done.stderr == ""
 
 
@@ -121,7 +121,7 @@ def on_a_terminal(*words: str | Path, **env: str) -> str:
         if not chunk:
             break
         seen += chunk
-    done.wait(timeout=60)
+    done.wait(timeout=300)
     os.close(parent)
     return seen.decode()
 

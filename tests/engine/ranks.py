@@ -18,7 +18,7 @@ class Meeting:
     def __init__(self, size: int) -> None:
         self.size = size
         self.held: list[Tensor | None] = [None] * size
-        self.barrier = threading.Barrier(size, timeout=60)
+        self.barrier = threading.Barrier(size, timeout=300)
 
     def exchange(self, rank: int, mine: Tensor) -> list[Tensor]:
         self.held[rank] = mine.clone()

@@ -84,7 +84,7 @@ def test_closing_the_pipe_is_enough(tmp_path: Path) -> None:
     pids, _ = tree.started()
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(20) == 128 + signal.SIGTERM
+    assert process.wait(120) == 128 + signal.SIGTERM
     assert not any(alive(pid) for pid in pids)
     assert not left.exists() and tree.own.exists()
 
@@ -94,7 +94,7 @@ def test_a_guard_that_is_told_to_end(tmp_path: Path) -> None:
     process = subprocess.Popen(tree.command, stdin=subprocess.PIPE)
     pids, _ = tree.started()
     process.terminate()
-    process.wait(20)
+    process.wait(120)
     assert gone(pids)
 
 
@@ -108,5 +108,5 @@ def test_the_code_is_the_commands(ending: str, code: int, tmp_path: Path) -> Non
         [sys.executable, GUARD, "1", str(log), str(tmp_path / "own"), sys.executable, "-c", words],
         stdin=subprocess.PIPE,
     )
-    assert process.wait(30) == code
+    assert process.wait(120) == code
     assert log.read_text() == "said\n"

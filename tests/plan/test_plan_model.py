@@ -161,16 +161,16 @@ def test_draft_layers_are_counted_apart(skeleton: Skeleton) -> None:
 
 
 def test_ninety_thousand_tensors_are_bound_and_planned_at_once(skeleton: Skeleton) -> None:
-    """Limits are several times what a slow core takes, to catch only a change of order."""
+    """Limits are several times what a slow core takes, to catch only a change of order; others' work does not count."""
     checkpoint = Checkpoint.open(str(skeleton("deepseek-v3")))
     assert len(checkpoint.tensors) > 90_000
-    start = time.perf_counter()
+    start = time.process_time()
     of = read_model(checkpoint)
-    bound = time.perf_counter()
+    bound = time.process_time()
     make_plan(of, profiles.load("vllm", "0.33"), Mesh(16)).ranks()
-    planned = time.perf_counter()
-    assert bound - start < 1.0
-    assert planned - bound < 0.2
+    planned = time.process_time()
+    assert bound - start < 2.0
+    assert planned - bound < 0.4
 
 
 def test_unknown_model_types_without_weights_are_a_sentence(tmp_path: Path) -> None:

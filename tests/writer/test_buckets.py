@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_an_upload_that_broke_goes_on(source: Path, tmp_path: Path, monkeypatch:
 
     def fail(self: module._Upload, name: str, *more: object) -> None:
         if name.startswith("rank-00001"):
-            assert first.wait(30)
+            assert first.wait(120)
             raise KeyboardInterrupt
         put(self, name, *more)  # type: ignore[arg-type]
         if name.startswith("rank-00000"):
@@ -107,7 +108,7 @@ def test_files_are_uploaded_side_by_side(source: Path, monkeypatch: pytest.Monke
 
     def meet(self: module._Upload, name: str, pieces: Iterator[bytes], *more: object) -> None:
         if name.startswith("rank-"):
-            together.wait(30)
+            together.wait(120)
         put(self, name, pieces, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module._Upload, "put", meet)
@@ -125,7 +126,7 @@ def test_one_that_fails_stops_the_others(source: Path, monkeypatch: pytest.Monke
 
     def fail(self: module._Upload, name: str, pieces: Iterator[bytes], *more: object) -> None:
         if name.startswith("rank-00001"):
-            assert begun.wait(30)
+            assert begun.wait(120)
             failed.set()
             raise MlloadError("the bucket is full")
         put(self, name, slowly(pieces) if name.startswith("rank-00000") else pieces, *more)  # type: ignore[arg-type]
@@ -135,8 +136,9 @@ def test_one_that_fails_stops_the_others(source: Path, monkeypatch: pytest.Monke
             yield piece
             if not number:
                 begun.set()
-                assert failed.wait(30)
-                threading.Event().wait(0.5)  # the other thread has raised by then
+                assert failed.wait(120)
+                # The generator that is told to stop once the other thread has raised.
+                assert inspect.getgeneratorlocals(pieces)["stopped"].wait(120)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module._Upload, "put", fail)
     assert main(["shard", str(source), "-o", "s3://models/full", "--tp", "2"]) != 0

@@ -47,15 +47,17 @@ def test_killed_at_random_moments(source: Path, tmp_path: Path, words: list[str]
     unfinished = 0
     for number in range(KILLS):
         out = tmp_path / f"out{number}"
+        tries = 0
         while not out.exists():
             process = subprocess.Popen(
                 command(source, out, words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
             # Later and later, so that it ends at last however slow the machine has become.
-            time.sleep(chance.uniform(0.2, 1.0 + 0.1 * number) * whole)
+            time.sleep(chance.uniform(0.2, 1.0 + 0.1 * tries) * whole)
             process.send_signal(signal.SIGKILL)
             process.wait()
             unfinished += not out.exists()
+            tries += 1
         merged = out
         if words[0] == "--tp":
             merged = tmp_path / f"merged{number}"
