@@ -15,6 +15,7 @@ from mlload.kernels.triton.packed import Spec
 from mlload.kernels.triton.weight_only import dequantize_planes, reduce_splits, weight_only_gemm
 
 DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+STEPS = {**DTYPES, torch.float32: tl.float32, torch.int32: tl.int32}
 
 
 def interpreting() -> bool:
@@ -37,13 +38,20 @@ def _capability(index: int) -> int:
     return major * 10 + minor
 
 
-def warps(config: configs.Config, x: Tensor, group: int, *, fp8: bool = False, zero: bool = False) -> int:
-    return configs.warps_for(config, capability_of(x), group, fp8=fp8, zero=zero)
+def warps(config: configs.Config, x: Tensor, group: int, *, fp8: bool = False) -> int:
+    return configs.warps_for(config, capability_of(x), group, fp8=fp8)
 
 
 @cache
 def multiprocessors(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def wide(scale: Tensor) -> Tensor:
+    """Scales [..., groups a tile] as the integers of 32 or 64 bits that kernels read; as they are where it is one."""
+    if scale.shape[-1] == 1:
+        return scale
+    return scale.view(torch.int32 if scale.shape[-1] * scale.element_size() == 4 else torch.int64)
 
 
 def matmul(
@@ -74,7 +82,7 @@ def matmul(
     weight_only_gemm[grid](
         x,
         weight,
-        scale,
+        wide(scale),
         packed.get("zero", scale),
         x if bias is None else bias,
         target,
@@ -86,11 +94,12 @@ def matmul(
         k,
         x.stride(0),
         k_tiles,
-        scale.shape[-1],
+        scale.shape[-2],
         per_split,
         1,
         CODE=spec.code,
         DTYPE=DTYPES[x.dtype],
+        STEP=STEPS[scale.dtype],
         ZERO="zero" in packed or scale.dtype == torch.int32,
         WORDS=scale.dtype == torch.int32,
         BIAS=bias is not None and splits == 1,
@@ -104,7 +113,7 @@ def matmul(
         BN=config.block_n,
         BM=config.block_m,
         PTX=use_ptx(x.device),
-        num_warps=warps(config, x, spec.group, zero="zero" in packed or scale.dtype == torch.int32),
+        num_warps=warps(config, x, spec.group),
         num_stages=config.stages,
         enable_fp_fusion=True,
     )
@@ -123,15 +132,16 @@ def dequantize(packed: Mapping[str, Tensor], spec: Spec, n: int, k: int, dtype: 
     k_tiles = weight.shape[1]
     dequantize_planes[(triton.cdiv(n, 64), k_tiles)](
         weight,
-        scale,
+        wide(scale),
         packed.get("zero", scale),
         packed.get("global_scale", scale),
         y,
         n,
         k,
         k_tiles,
-        scale.shape[-1],
+        scale.shape[-2],
         CODE=spec.code,
+        STEP=STEPS[scale.dtype],
         ZERO="zero" in packed or scale.dtype == torch.int32,
         WORDS=scale.dtype == torch.int32,
         GLOBAL="global_scale" in packed,

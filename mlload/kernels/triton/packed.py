@@ -2,8 +2,9 @@
 
 N, K, G, P as in the package. Everything stays on the device where it lies; done once, when a layer is loaded.
     weight       int16 [N/64, K/BK, 64, P]
-    scale        float [groups, N padded to 64]; e8m0 and e4m3 scales as bf16, which holds them exactly: converting them
-                 in the main loop costs more than their second byte
+    scale        float [K/BK, N padded to 64, groups a tile]: the scales of a row in a tile are one load; where a group
+                 is a tile or more [groups, N padded to 64, 1]. e8m0 and e4m3 scales as bf16, which holds them exactly:
+                 converting them in the main loop costs more than their second byte
     zero         uint8 [groups, N padded to 64], asymmetric integers only, and of 4 bits only where their scales have
                  more than 15 bits of fraction; else `scale` is int32 and holds both (`words_of`)
     global_scale float32 [N padded to 64], nvfp4 only: of each row, since rows of two linears may lie in one matrix
@@ -43,16 +44,18 @@ class Spec(NamedTuple):
 
 
 def spec_for(scheme: Scheme, k: int, packed: Mapping[str, Tensor] | None = None) -> Spec:
-    """`packed` tells where act-order broke the groups up; without it the scheme's own group is meant."""
+    """`packed` (or a stack of it) tells where act-order broke the groups up; without it the scheme's own is meant."""
     kind = family(scheme)
     if kind in ("mxfp4", "nvfp4"):
         return Spec("e2m1", 32 if kind == "mxfp4" else 16)
     if kind.startswith("fp8"):
         return Spec("e4m3", scheme.block[1] if scheme.block is not None else -1)
     group = scheme.group_size if scheme.strategy == "group" and scheme.group_size else -1
-    if packed is not None and "order" in packed and packed["order"].shape[0] != k:
-        group = SPLINTER
-    return Spec("int4" if kind == "w4a16" else "int8", -1 if group >= k else group)
+    spec = Spec("int4" if kind == "w4a16" else "int8", -1 if group >= k else group)
+    parts = packed["scale"].shape[-1] if packed is not None and "order" in packed else 1
+    if packed is not None and parts > 1:
+        return spec._replace(group=16 // scheme.bits * packed["weight"].shape[-1] // parts)
+    return spec
 
 
 def pack_linear(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> dict[str, Tensor]:
@@ -66,6 +69,7 @@ def pack_integers(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int)
     parts = integers(scheme, tensors, n, k)
     codes, scale, zero = parts.codes, parts.scale.T, None if parts.zero is None else parts.zero.T
     out: dict[str, Tensor] = {}
+    spec = spec_for(scheme, k)
     middle = 1 << (scheme.bits - 1)
     if parts.g_idx is not None:
         order, groups = in_groups(parts.g_idx, scale.shape[0], scheme.group_size or k)
@@ -77,8 +81,8 @@ def pack_integers(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int)
             blank = codes.new_tensor(middle) if zero is None else zero.T.repeat_interleave(SPLINTER, 1)
             codes = torch.where(order < 0, blank, codes)
             order = torch.where(order < 0, -1 - order, order)
+            spec = spec._replace(group=SPLINTER)
         out["order"] = order
-    spec = spec_for(scheme, k, out)
     # Padding beyond K meets activations of zero; beyond N it is never stored.
     out["weight"] = pack(codes, spec.layout, middle)
     out["scale"] = pad_rows(_whole_tiles(scale, codes.shape[1], spec))
@@ -88,6 +92,7 @@ def pack_integers(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int)
         if words is not None:
             out["scale"] = words
             del out["zero"]
+    out["scale"] = by_tiles(out["scale"], spec)
     return out
 
 
@@ -100,6 +105,17 @@ def words_of(scale: Tensor, zero: Tensor) -> Tensor | None:
 def split_words(words: Tensor) -> tuple[Tensor, Tensor]:
     """(scale float32, zero uint8) again."""
     return (words & -256).view(torch.float32), (words & 255).to(torch.uint8)
+
+
+def by_tiles(rows: Tensor, spec: Spec) -> Tensor:
+    """[groups, N] -> [tiles, N, groups a tile]."""
+    parts = max(1, spec.layout.columns // spec.group) if spec.group > 0 else 1
+    return rows.reshape(-1, parts, rows.shape[-1]).transpose(1, 2).contiguous()
+
+
+def by_groups(scale: Tensor) -> Tensor:
+    """[groups, N] again."""
+    return scale.transpose(1, 2).reshape(-1, scale.shape[1])
 
 
 def in_groups(g_idx: Tensor, count: int, group: int) -> tuple[Tensor, Tensor | None]:
@@ -133,7 +149,7 @@ def pack_elements(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int)
         whole = parts.global_scale
         extra = {} if whole is None else {"global_scale": pad_rows(whole.expand(n)[None])[0]}
         rows = pad_rows(_whole_tiles(scale, k, spec))
-        return {"weight": pack(codes, spec.layout, 0), "scale": rows, **extra}
+        return {"weight": pack(codes, spec.layout, 0), "scale": by_tiles(rows, spec), **extra}
     codes, scale = parts.codes.view(torch.uint8), parts.scale
     if scheme.block is not None:
         scale = scale.repeat_interleave(scheme.block[0], 0)[:n].T.contiguous()
@@ -145,7 +161,8 @@ def pack_elements(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int)
         size = k if spec.group < 0 else spec.group
         for group in range(scale.shape[0]):
             scale[group, broken[:, group * size : (group + 1) * size].any(1)] = torch.nan
-    return {"weight": pack(codes, spec.layout, 0), "scale": pad_rows(_whole_tiles(scale, k, spec))}
+    rows = pad_rows(_whole_tiles(scale, k, spec))
+    return {"weight": pack(codes, spec.layout, 0), "scale": by_tiles(rows, spec)}
 
 
 def _whole_tiles(rows: Tensor, k: int, spec: Spec) -> Tensor:
@@ -162,7 +179,7 @@ def unpack_linear(spec: Spec, packed: Mapping[str, Tensor], n: int, k: int) -> T
     order = packed.get("order")
     wide = k if order is None else len(order)
     codes = unpack(packed["weight"], spec.layout, n, wide)
-    scale = packed["scale"][:, :n]
+    scale = by_groups(packed["scale"])[:, :n]
     zero = packed["zero"][:, :n].float() if "zero" in packed else None
     if scale.dtype == torch.int32:
         scale, codes_of_zero = split_words(scale)

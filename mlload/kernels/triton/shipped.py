@@ -107,10 +107,11 @@ def weight_only_case(
     width = widest if group < 0 else min(widest, group)
     words = zero and code == "int4"
     pointer = f"*{dtype}"
+    step = tl.int32 if words else tl.float32 if code == "e4m3" else tl.bfloat16 if code == "e2m1" else FLOATS[dtype]
     signature = {
         "x": pointer,
         "w": pointer if code == "float" else "*i16",
-        "s": "*i32" if words else "*fp32" if code == "e4m3" else "*bf16" if code == "e2m1" else pointer,
+        "s": steps(step, width * planes, group),
         "z": "*i32" if words else "*u8" if zero else "*i16",
         "bias": pointer,
         "y": "*fp32" if split else pointer,
@@ -122,6 +123,7 @@ def weight_only_case(
     constants = {
         "CODE": code,
         "DTYPE": FLOATS[dtype],
+        "STEP": step,
         "ZERO": zero,
         "WORDS": words,
         "BIAS": routed,
@@ -146,8 +148,16 @@ def weight_only_case(
         stages=config.stages,
         weights=config.block_n * width * planes,
         even=("N", "K", "x_stride", "n_rows"),
-        other_warps=tuple((t, configs.warps_for(config, t, group, zero=zero)) for t in TARGETS),
+        other_warps=tuple((t, configs.warps_for(config, t, group)) for t in TARGETS),
     )
+
+
+def steps(step: tl.dtype, columns: int, group: int) -> str:
+    """The pointer to scales of a tile of `columns` along K, as `launch.wide` gives it."""
+    parts = columns // group if group > 0 else 1
+    if parts == 1 and step.is_floating():
+        return f"*{step}"
+    return "*i32" if parts * step.primitive_bitwidth == 32 else "*i64"
 
 
 def eight_bits() -> Iterator[Case]:
@@ -203,9 +213,10 @@ def beside() -> Iterator[Case]:
     """What moves bytes and multiplies nothing."""
     for code, group in (("int4", 128), ("int8", -1), ("e4m3", 128), ("e2m1", 32)):
         planes, widest = (4, 32) if code in ("int4", "e2m1") else (2, 64)
+        step = {"e4m3": tl.float32, "int4": tl.int32}.get(code, tl.bfloat16)
         signature = {
             "w": "*i16",
-            "s": "*fp32" if code == "e4m3" else "*i32" if code == "int4" else "*bf16",
+            "s": steps(step, planes * widest, group),
             "z": "*u8",
             "global_scale": "*fp32",
             "y": "*bf16",
@@ -213,6 +224,7 @@ def beside() -> Iterator[Case]:
         }
         constants = {
             "CODE": code,
+            "STEP": step,
             "ZERO": code == "int4",
             "WORDS": code == "int4",
             "GLOBAL": False,

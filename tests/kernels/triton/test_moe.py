@@ -32,6 +32,7 @@ SCHEMES = [
     (linears.INT8, "int8"),
     (linears.grouped("gptq", bits=8, group=64, symmetric=False), "int8 weights"),
 ]
+LARGE = linears.grouped("gptq", group=256, symmetric=False)
 IDS = [f"{name}-{scheme.group_size if scheme else ''}" for scheme, name in SCHEMES]
 
 
@@ -103,6 +104,19 @@ def test_the_grouped_gemm(scheme: Scheme | None, name: str, top_k: int) -> None:
         sizes = weight[expert].abs() @ row.abs() + bias[expert].abs()
         # The global scale of nvfp4 and the reference's own fp32 product add two roundings.
         assert ((y[slot].double() - exact).abs() <= (H + 6) * UNIT * sizes + 2**-8 * 1.001 * exact.abs()).all()
+
+
+def test_groups_of_more_than_a_tile() -> None:
+    """Of 384 columns the second group of 256 holds the last 128: two rows of scales for three tiles, of each expert."""
+    experts = weights(LARGE, 72, 384, torch.bfloat16)
+    _, ids = routed()
+    x = torch.randn(T, 384, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    y = moe.grouped(x, experts, align(ids, E, 16), T * TOP_K, TOP_K, 16)
+    weight = moe.dequantized(experts).double()
+    for slot, expert in enumerate(ids.flatten().tolist()):
+        row = x[slot // TOP_K].double()
+        exact, sizes = weight[expert] @ row, weight[expert].abs() @ row.abs()
+        assert ((y[slot].double() - exact).abs() <= 390 * UNIT * sizes + 2**-8 * 1.001 * exact.abs()).all()
 
 
 @pytest.mark.parametrize(

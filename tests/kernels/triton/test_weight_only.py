@@ -147,6 +147,33 @@ def test_a_share_of_an_act_order_layer_whose_groups_are_not_whole() -> None:
     check(x, share.weight, run(scheme, share, x))
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_share_with_whole_splinters_of_groups(bits: int) -> None:
+    """Of each group of 64 it holds one half, 32 columns: as many as it was given, and still no whole group."""
+    scheme = linears.grouped("gptq", bits=bits, group=64, symmetric=False, act_order=True)
+    whole = linears.integer(scheme, 64, 256)
+    half = torch.arange(128) // 32
+    rank = torch.cat([torch.nonzero(whole.tensors["g_idx"] == group)[:32, 0] for group in range(4)])
+    each = 32 // bits
+    packed = whole.tensors["qweight"]
+    codes = torch.stack([(packed >> (bits * i)) & ((1 << bits) - 1) for i in range(each)], 1).reshape(256, 64)[rank]
+    words = (codes.long().reshape(-1, each, 64) << (bits * torch.arange(each))[None, :, None]).sum(1)
+    tensors = {**whole.tensors, "qweight": words.to(torch.int32), "g_idx": half.to(torch.int32)}
+    x = activations(4, 128, torch.bfloat16)
+    check(x, whole.weight[:, rank], run(scheme, linears.Linear(tensors, whole.weight[:, rank]), x))
+
+
+@pytest.mark.parametrize("symmetric", [True, False], ids=["sym", "asym"])
+def test_groups_of_more_than_a_tile(symmetric: bool) -> None:
+    """256 values share a scale; the last group is ragged."""
+    scheme = linears.grouped("gptq", group=256, symmetric=symmetric)
+    linear = linears.integer(scheme, 72, 384)
+    x = activations(4, 384, torch.bfloat16)
+    check(x, linear.weight, run(scheme, linear, x))
+    found = launch.dequantize(pack_linear(scheme, linear.tensors, 72, 384), spec_for(scheme, 384), 72, 384, x.dtype)
+    assert torch.equal(found, linear.weight.float().to(x.dtype))
+
+
 def test_extreme_and_zero_scales() -> None:
     """Scales at both ends of f16, its subnormals and zero; sums stay below fp32's largest."""
     scheme = linears.grouped("gptq", group=32)
