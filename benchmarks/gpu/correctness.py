@@ -216,8 +216,8 @@ def checks() -> dict[str, Callable[[], None]]:
     return found
 
 
-def run(part: int = 0, parts: int = 1) -> dict[str, dict[str, Any]]:
-    """Every parts-th check, of those from `part` on."""
+def run(part: int = 0, parts: int = 1, out: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Every parts-th check, of those from `part` on. out: a file that has the results so far, whatever follows."""
     torch.manual_seed(0)
     results: dict[str, dict[str, Any]] = {}
     for name, check in list(checks().items())[part::parts]:
@@ -230,6 +230,10 @@ def run(part: int = 0, parts: int = 1) -> dict[str, dict[str, Any]]:
             print("".join(traceback.format_exception(error)[-3:]), file=sys.stderr)
         results[name] = {"outcome": outcome, "seconds": round(time.time() - started, 2)}
         print(f"{name:32} {results[name]['seconds']:6.2f} s  {outcome}", flush=True)
+        if out is not None:
+            whole = out.with_suffix(".new")
+            whole.write_text(json.dumps(results))
+            whole.replace(out)
     return results
 
 
@@ -245,6 +249,7 @@ def dealt_out(jobs: int, limit: float) -> dict[str, dict[str, Any]]:
             worker.wait(max(1.0, stop - time.time()))
         except subprocess.TimeoutExpired:
             worker.kill()
+            worker.wait()
     found: dict[str, dict[str, Any]] = {}
     for file in files:
         if file.exists():
@@ -262,7 +267,7 @@ def main() -> int:
     folder = Path(os.environ.get("OUT", "."))
     if arguments.part:
         part, _, parts = arguments.part.partition("/")
-        (folder / f"correctness.{part}.json").write_text(json.dumps(run(int(part), int(parts))))
+        run(int(part), int(parts), folder / f"correctness.{part}.json")
         return 0
     results = dealt_out(arguments.jobs, arguments.seconds) if arguments.jobs > 1 else run()
     out = folder / "correctness.json"

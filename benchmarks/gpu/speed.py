@@ -223,6 +223,14 @@ def text(row: dict[str, Any], copy: float, rate: float) -> str:
     return line
 
 
+def keep(versions: dict[str, Any], rows: list[dict[str, Any]], lines: list[str], left: list[str]) -> None:
+    """What is known so far. left: what is not measured."""
+    out = Path(os.environ.get("OUT", "."))
+    (out / "speed.json").write_text(json.dumps({**versions, "rows": rows, "left_out": left}, indent=1) + "\n")
+    last = ["left out for time: " + ", ".join(left)] if left else []
+    (out / "speed.txt").write_text("\n".join([*lines, *last]) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=200)
@@ -234,17 +242,21 @@ def main() -> int:
     gpu = torch.cuda.get_device_name()
     head = f"{gpu}, torch {torch.__version__}: copy {copy / 1e9:.0f} GB/s, bf16 {rate / 1e12:.0f} TFLOP/s"
     print(head, flush=True)
+    versions = {"gpu": gpu, "torch": torch.__version__, "copy": copy, "matmul": rate}
     rows: list[dict[str, Any]] = []
-    lines, left = [head], []
+    lines, left = [head], list[str]()
     work: list[tuple[str, Callable[[], Iterator[dict[str, Any]]]]] = []
     for case in CASES:
         for i, layer in enumerate(case.layers):
             tune = i < 2 and case.name.startswith("w4a16") and not arguments.no_tune
             work.append((f"{case.name} {layer[0]}", partial(dense_rows, case, layer, tune)))
-    work += [(f"moe {model[0]}", partial(moe_rows, *model)) for model in MOE]
+    routed = [(f"moe {model[0]}", partial(moe_rows, *model)) for model in MOE]
     # The MoE rows come early: time may run out.
-    work = work[:4] + work[-2:] + work[4:-2]
-    for name, make in work:
+    work = [*work[:4], *routed, *work[4:]]
+    names = [name for name, _ in work]
+    for at, (name, make) in enumerate(work):
+        # Before each: it may be cut off from outside.
+        keep(versions, rows, lines, [*left, *names[at:]])
         if time.time() > stop:
             left.append(name)
             continue
@@ -260,13 +272,10 @@ def main() -> int:
             lines.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}")
             print(lines[-1], flush=True)
         torch.cuda.empty_cache()
+    keep(versions, rows, lines, left)
     if left:
-        lines.append("left out for time: " + ", ".join(left))
-        print(lines[-1])
+        print("left out for time: " + ", ".join(left))
     out = Path(os.environ.get("OUT", "."))
-    versions = {"gpu": gpu, "torch": torch.__version__, "copy": copy, "matmul": rate}
-    (out / "speed.json").write_text(json.dumps({**versions, "rows": rows, "left_out": left}, indent=1) + "\n")
-    (out / "speed.txt").write_text("\n".join(lines) + "\n")
     tuned_file = configs.user_file()
     if tuned_file.exists():
         (out / "measured.json").write_text(tuned_file.read_text())

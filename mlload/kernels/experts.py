@@ -66,8 +66,6 @@ def fused(scheme: Scheme | None, shape: ExpertShape, dtype: str, capability: Cap
         return gpu_conditions.ours(dtype, capability) or YES
     if family(scheme) not in FUSED:
         return Verdict(False, f"experts of {scheme.format} {scheme.layout or scheme.strategy} are not among its codes")
-    if scheme.act_order:
-        return Verdict(False, "rows out of order, in an order of each expert's own")
     check = gpu_conditions.fp8 if native_fp8(scheme, capability) else gpu_conditions.weight_only
     if family(scheme) == "w8a8_int8":
         check = gpu_conditions.int8

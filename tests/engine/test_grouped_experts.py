@@ -114,6 +114,7 @@ CASES = [
     ("mixtral", "ct fp8 channel", FORMATS["ct fp8 channel"]),
     ("mixtral", "fp8 static", FORMATS["fp8 static"]),
     ("mixtral", "ct w8a8", FORMATS["ct w8a8"]),
+    ("mixtral", "gptq act-order", FORMATS["gptq act-order"]),
     ("qwen3_moe", "ct w8a16", FORMATS["ct w8a16"]),
     ("qwen3_moe", "gptq 4", FORMATS["gptq 4"]),
     ("qwen3_moe", "ct nvfp4", FORMATS["ct nvfp4"]),
@@ -170,16 +171,28 @@ def test_expert_by_expert_says_the_same(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("on_a_gpu")
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "found"])
-def test_rows_out_of_order_are_multiplied_expert_by_expert(declared: bool, tmp_path: Path) -> None:
+def test_rows_out_of_order_are_multiplied_at_once(declared: bool, tmp_path: Path) -> None:
     form = FORMATS["gptq act-order"]
     config = form.config if declared else {**form.config, "desc_act": False}
     packed, floats = folders(tmp_path, MIXTRAL, form._replace(config=config))
     x, ids, shares = routed(3, 2, 128)
-    plan = planned(packed, dtype="bfloat16")
-    (use,) = NativeEngine(plan).start().kernels()["experts"]
-    assert "rows out of order" in dict(use.declined)["fused_moe"]
+    found, kernels = experts_of(planned(packed, dtype="bfloat16"), 0, ALONE, x, ids, shares)
     want, _ = experts_of(planned(floats), 0, ALONE, x.float(), ids, shares)
-    assert error(experts_of(plan, 0, ALONE, x, ids, shares)[0], want) < ROUNDED
+    assert kernels == {"fused_moe"}
+    assert error(found, want) < ROUNDED
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_gate_and_up_in_orders_of_their_own_run_expert_by_expert(tmp_path: Path) -> None:
+    packed, _ = folders(tmp_path, MIXTRAL, FORMATS["gptq act-order"])
+    file = packed / "model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in tensors if "layers.1" in name and ".2.w3.g_idx" in name)
+    tensors[name] = tensors[name].flip(0)
+    save_file(tensors, file, metadata={"format": "pt"})
+    engine = NativeEngine(planned(packed, dtype="bfloat16")).start()
+    declined = {row.declined for row in engine.kernels()["experts"]}
+    assert any("different orders" in reason for rows in declined for _, reason in rows)
 
 
 @pytest.mark.usefixtures("on_a_gpu")

@@ -39,4 +39,4 @@ class FusedExperts:
 
     def _part(self, part: str, packed: Mapping[str, Tensor], n: int, k: int) -> moe.Experts:
         tensors = {name.removeprefix(f"{part}."): t for name, t in packed.items() if name.startswith(f"{part}.")}
-        return moe.Experts(n, k, tensors, moe.planes_of(self.scheme, k, self.native_fp8))
+        return moe.Experts(n, k, tensors, moe.planes_of(self.scheme, k, self.native_fp8, tensors))

@@ -21,8 +21,8 @@ from torch import Tensor
 from mlload.kernels.families import family
 from mlload.kernels.stored import elements
 from mlload.kernels.triton import launch
-from mlload.kernels.triton.moe_device import activate_pairs, combine_choices, grouped_warps
-from mlload.kernels.triton.packed import Spec, pack_linear, spec_for, unpack_linear
+from mlload.kernels.triton.moe_device import activate_pairs, combine_choices, grouped_warps, permute_columns
+from mlload.kernels.triton.packed import Spec, common_width, pack_linear, spec_for, unpack_linear
 from mlload.kernels.triton.quantize import quantize
 from mlload.kernels.triton.routing import Routing, align
 from mlload.kernels.triton.w8a8_device import w8a8_gemm
@@ -64,8 +64,9 @@ def stack(
     native_fp8: fp8 for fp8 instructions, activations quantized too; False: in planes, unpacked bit by bit
     """
     stacked: dict[str, Tensor] = {}
+    width = common_width(scheme, experts, n, k) if scheme is not None and scheme.act_order else 0
     for number, tensors in enumerate(experts):
-        part = _one(scheme, tensors, n, k, dtype, native_fp8)
+        part = _one(scheme, tensors, n, k, dtype, native_fp8, width)
         if "bias" in tensors:
             part["bias"] = tensors["bias"].to(dtype)
         for name, tensor in part.items():
@@ -75,23 +76,31 @@ def stack(
             as_bytes = tensor.dtype == torch.float8_e4m3fn
             room = stacked[name][number]
             (room.view(torch.uint8) if as_bytes else room).copy_(tensor.view(torch.uint8) if as_bytes else tensor)
-    return Experts(n, k, stacked, planes_of(scheme, k, native_fp8))
+    return Experts(n, k, stacked, planes_of(scheme, k, native_fp8, stacked))
 
 
-def planes_of(scheme: Scheme | None, k: int, native_fp8: bool) -> Spec | None:
+def planes_of(
+    scheme: Scheme | None, k: int, native_fp8: bool, stacked: Mapping[str, Tensor] | None = None
+) -> Spec | None:
     """What is unpacked in registers; None for floats and for what meets 8-bit activations."""
     kind = family(scheme)
     eight = kind == "w8a8_int8" or (kind.startswith("fp8") and native_fp8)
-    return None if scheme is None or kind == "unquantized" or eight else spec_for(scheme, k)
+    return None if scheme is None or kind == "unquantized" or eight else spec_for(scheme, k, stacked)
 
 
 def _one(
-    scheme: Scheme | None, tensors: Mapping[str, Tensor], n: int, k: int, dtype: torch.dtype, native_fp8: bool
+    scheme: Scheme | None,
+    tensors: Mapping[str, Tensor],
+    n: int,
+    k: int,
+    dtype: torch.dtype,
+    native_fp8: bool,
+    width: int,
 ) -> dict[str, Tensor]:
     if scheme is None or family(scheme) == "unquantized":
         return {"weight": tensors["weight"].to(dtype)}
     if planes_of(scheme, k, native_fp8) is not None:
-        return pack_linear(scheme, tensors, n, k)
+        return pack_linear(scheme, tensors, n, k, width=width)
     if family(scheme) == "w8a8_int8":
         return {"weight": tensors["weight"], "scale": tensors["weight_scale"].to(torch.float32).reshape(-1).expand(n)}
     part = elements(scheme, tensors, n, k)
@@ -165,6 +174,10 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
             enable_fp_fusion=True,
         )
         return y
+    if "order" in tensors:
+        # Each expert has an order of its own for the columns of its rows.
+        x, k = permuted(x, tensors["order"], routing, slots, top_k, block), tensors["order"].shape[1]
+        top_k = 1
     spec = experts.spec or Spec("float", -1)
     width = FLOAT_STEP if experts.spec is None else spec.layout.width
     planes = 1 if experts.spec is None else spec.layout.planes
@@ -213,6 +226,17 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
     return y
 
 
+def permuted(x: Tensor, order: Tensor, routing: Routing, slots: int, top_k: int, block: int) -> Tensor:
+    """Row slot // top_k of x in the order [E, K'] of the slot's expert -> [slots, K']."""
+    width = order.shape[1]
+    y = torch.empty(slots, width, dtype=x.dtype, device=x.device)
+    step = min(triton.next_power_of_2(width), 1024)
+    permute_columns[(routing.experts.shape[0], triton.cdiv(width, step))](
+        x, order, routing.rows, routing.experts, y, slots, x.stride(0), width, top_k, BM=block, BLOCK=step, num_warps=4
+    )
+    return y
+
+
 def activate(both: Tensor, activation: str, limit: float = LIMIT) -> Tensor:
     rows, inner = both.shape[0], both.shape[1] // 2
     y = torch.empty(rows, inner, dtype=both.dtype, device=both.device)
@@ -240,7 +264,12 @@ def dequantized(experts: Experts) -> Tensor:
     tensors, n, k = experts.tensors, experts.n, experts.k
     if experts.spec is not None:
         per = [{name: t[e] for name, t in tensors.items()} for e in range(experts.experts)]
-        return torch.stack([unpack_linear(experts.spec, one, n, k) for one in per])
+        weights = [unpack_linear(experts.spec, one, n, k) for one in per]
+        if "order" in tensors:
+            # Fillers are zeros on a column that stands elsewhere too.
+            pairs = zip(weights, tensors["order"], strict=True)
+            weights = [weight.new_zeros(n, k).index_add_(1, order, weight) for weight, order in pairs]
+        return torch.stack(weights)
     if "scale" not in tensors:
         return tensors["weight"].float()
     scale = tensors["scale"][:, :, None]

@@ -14,6 +14,24 @@ def grouped_warps(code: str, block: int, capability: int, *, fine: bool = False)
 
 
 @triton.jit
+def permute_columns(x, order, rows, experts, y, slots, x_stride, width, top_k, BM: tl.constexpr, BLOCK: tl.constexpr):
+    """y[slot] [slots, width] = x[slot // top_k] with its columns in the order of the slot's expert, order [E, width].
+
+    Grid: (blocks of BM slots of one expert, ceil(width / BLOCK)); rows, experts: as `routing` has them."""
+    block, at = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    expert = tl.load(experts + block).to(tl.int64)
+    if expert < 0:
+        return
+    inside = at < width
+    column = tl.load(order + expert * width + at, mask=inside, other=0)
+    for i in range(BM):
+        slot = tl.load(rows + block * BM + i).to(tl.int64)
+        if slot < slots:
+            value = tl.load(x + slot // top_k * x_stride + column, mask=inside, other=0.0)
+            tl.store(y + slot * width + at, value, mask=inside)
+
+
+@triton.jit
 def activate_pairs(both, y, inner, limit, OAI: tl.constexpr, BLOCK: tl.constexpr):
     """both [rows, 2I] -> y [rows, I], inner = I. Grid: (rows, ceil(I / BLOCK))."""
     row = tl.program_id(0).to(tl.int64)

@@ -13,7 +13,7 @@ N, K, G, P as in the package. Everything stays on the device where it lies; done
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -58,21 +58,31 @@ def spec_for(scheme: Scheme, k: int, packed: Mapping[str, Tensor] | None = None)
     return spec
 
 
-def pack_linear(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> dict[str, Tensor]:
+def pack_linear(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int, *, width: int = 0) -> dict[str, Tensor]:
+    """width: of act-order, the columns K' to fill up to, in pieces of 32 whatever the groups; 0: as few as it takes."""
     kind = family(scheme)
     if kind in ("mxfp4", "nvfp4") or kind.startswith("fp8"):
         return pack_elements(scheme, tensors, n, k)
-    return pack_integers(scheme, tensors, n, k)
+    return pack_integers(scheme, tensors, n, k, width)
 
 
-def pack_integers(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int) -> dict[str, Tensor]:
+def common_width(scheme: Scheme, linears: Sequence[Mapping[str, Tensor]], n: int, k: int) -> int:
+    """K' that holds each of these linears, whose orders differ; 0 where all of them have whole groups."""
+    forms = set()
+    for tensors in linears:
+        packed = pack_linear(scheme, tensors, n, k)
+        forms.add((packed["order"].shape[0] if "order" in packed else k, spec_for(scheme, k, packed)))
+    return 0 if len(forms) < 2 else -(-(max(forms)[0] + SPLINTER) // SPLINTER) * SPLINTER
+
+
+def pack_integers(scheme: Scheme, tensors: Mapping[str, Tensor], n: int, k: int, width: int = 0) -> dict[str, Tensor]:
     parts = integers(scheme, tensors, n, k)
     codes, scale, zero = parts.codes, parts.scale.T, None if parts.zero is None else parts.zero.T
     out: dict[str, Tensor] = {}
     spec = spec_for(scheme, k)
     middle = 1 << (scheme.bits - 1)
     if parts.g_idx is not None:
-        order, groups = in_groups(parts.g_idx, scale.shape[0], scheme.group_size or k)
+        order, groups = in_groups(parts.g_idx, scale.shape[0], scheme.group_size or k, width)
         codes = codes[:, torch.where(order < 0, -1 - order, order)]
         if groups is not None:
             scale = scale[groups]
@@ -118,19 +128,21 @@ def by_groups(scale: Tensor) -> Tensor:
     return scale.transpose(1, 2).reshape(-1, scale.shape[1])
 
 
-def in_groups(g_idx: Tensor, count: int, group: int) -> tuple[Tensor, Tensor | None]:
+def in_groups(g_idx: Tensor, count: int, group: int, width: int = 0) -> tuple[Tensor, Tensor | None]:
     """Columns sorted by group: (order, None) where every group is whole.
 
     A rank's share of an act-order layer holds some columns of every group. Then each group is filled up to a multiple
     of 32, and (order, groups) say which column stands where (a filler as -1 - column of a neighbour) and which group
-    each 32 columns belong to."""
+    each 32 columns belong to. With a width that is done in any case, and up to so many columns."""
     order = torch.argsort(g_idx, stable=True)
     counts = torch.bincount(g_idx, minlength=count)
     whole = torch.full_like(counts, group)
     whole[-1] = len(g_idx) - group * (count - 1)
-    if torch.equal(counts, whole) and count * group - len(g_idx) < group:
+    if not width and torch.equal(counts, whole) and count * group - len(g_idx) < group:
         return order, None
     room = -(-counts // SPLINTER) * SPLINTER
+    if width:
+        room[counts.argmax()] += width - room.sum()
     groups = torch.repeat_interleave(torch.arange(count, device=g_idx.device), room // SPLINTER)
     start, begin = room.cumsum(0) - room, counts.cumsum(0) - counts
     spread = torch.arange(int(room.sum()), device=g_idx.device)

@@ -279,5 +279,15 @@ def beside() -> Iterator[Case]:
     yield Case(
         "activate swiglu_oai", moe_device.activate_pairs, signature, {"OAI": True, "BLOCK": 1024}, even=("inner",)
     )
+    signature = {
+        "x": "*bf16",
+        "order": "*i64",
+        "rows": "*i32",
+        "experts": "*i32",
+        "y": "*bf16",
+        **dict.fromkeys(("slots", "x_stride", "width", "top_k"), "i32"),
+    }
+    tile = {"BM": 16, "BLOCK": 1024}
+    yield Case("permute columns", moe_device.permute_columns, signature, tile, even=("x_stride", "width"))
     signature = {"out": "*bf16", "weights": "*fp32", "ids": "*i64", "y": "*bf16", "H": "i32"}
     yield Case("combine choices", moe_device.combine_choices, signature, {"TOP_K": 8, "BLOCK": 1024}, even=("H",))

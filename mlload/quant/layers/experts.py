@@ -94,7 +94,14 @@ class QuantizedExperts(nn.Module):
             for linear in self.linears
         )
         chosen, declined = ask(
-            stacks, len(self.held), self._gated, self.original, self.dtype, device, dealt_out=self.dealt_out
+            stacks,
+            len(self.held),
+            self._gated,
+            self.original,
+            self.dtype,
+            device,
+            dealt_out=self.dealt_out,
+            one_order=self._one_order(),
         )
         if chosen is not None:
             self._group(chosen.kernel)
@@ -107,6 +114,17 @@ class QuantizedExperts(nn.Module):
                 self.register_parameter(f"stored_{number}_{suffix.replace('.', '__').lstrip('_')}", None)
             linear.tensors.clear()
         self.uses = {use._replace(declined=(*declined, *use.declined)) for use in self.uses}
+
+    def _one_order(self) -> bool:
+        """Whether gate and up of each expert, which become rows of one matrix, have one order of columns."""
+        orders: dict[tuple[int, Role], Tensor] = {}
+        for linear in self.linears:
+            index = next((suffix for suffix in linear.tensors if suffix.endswith("g_idx")), None)
+            if index is not None and linear.role in ("gate", "up"):
+                for expert in self._experts_of(linear):
+                    orders[expert, linear.role] = self._stored(linear, expert)[index]
+        gates = ((expert, order) for (expert, role), order in orders.items() if role == "gate")
+        return all((expert, "up") in orders and torch.equal(order, orders[expert, "up"]) for expert, order in gates)
 
     def _experts_of(self, linear: ExpertTensors) -> Iterable[int]:
         return self.held if linear.expert is None else (linear.expert,)

@@ -49,14 +49,17 @@ def ask(
     device: torch.device,
     *,
     dealt_out: bool = False,
+    one_order: bool = True,
 ) -> Asked:
     """stacks: of every expert, repeated ones count once; gated: [rows, 2I] -> [rows, I], the class's own.
 
-    dealt_out: others' experts are chosen too"""
+    dealt_out: others' experts are chosen too; one_order: gate and up of each expert have their columns in one order"""
     if not asks(device):
         return Asked(None, ())
     found = set(stacks)
     reason = uneven(found)
+    if reason is None and not one_order:
+        reason = "gate and up of an expert have their rows in different orders"
     if reason is None and (reason := unjoined(found)) is None:
         down = next(stack for stack in found if stack.role == "down")
         activation, limit = activation_of(gated, original)

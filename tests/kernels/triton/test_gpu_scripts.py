@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +71,50 @@ def test_checks_dealt_out_to_processes(monkeypatch: pytest.MonkeyPatch, tmp_path
     outcomes = {name: found["outcome"] for name, found in correctness.dealt_out(3, 5).items()}
     assert outcomes == {"right": "ok", "wrong": "ZeroDivisionError: division by zero", "lost": "not finished"}
     assert not list(tmp_path.glob("correctness.*.json"))
+
+
+def test_checks_that_are_cut_off_leave_what_they_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def cut() -> None:
+        raise SystemExit("stopped from outside")
+
+    monkeypatch.setattr(correctness, "checks", lambda: {"right": lambda: None, "long": cut})
+    with pytest.raises(SystemExit):
+        correctness.run(out=tmp_path / "part.json")
+    assert {name: found["outcome"] for name, found in json.loads((tmp_path / "part.json").read_text()).items()} == {
+        "right": "ok"
+    }
+
+
+def test_a_table_that_is_cut_off_leaves_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def rows(case: speed.Case, layer: tuple[str, int, int], tune: bool) -> Iterator[dict[str, Any]]:
+        if layer[0] == "second":
+            raise SystemExit("stopped from outside")
+        yield {"kernel": case.name, "layer": layer[0], "m": 1, "seconds": 1.0, "bytes": 8, "operations": 8}
+
+    layers = tuple((name, 64, 128) for name in ("first", "second", "third"))
+    monkeypatch.setattr(speed, "CASES", (speed.CASES[0]._replace(layers=layers),))
+    monkeypatch.setattr(speed, "MOE", ())
+    monkeypatch.setattr(speed, "dense_rows", rows)
+    for name, value in (("copy_bandwidth", 4e12), ("matmul_rate", 8e14)):
+        monkeypatch.setattr(timing, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr("sys.argv", ["speed", "--seconds", "60"])
+    monkeypatch.setenv("OUT", str(tmp_path))
+    with pytest.raises(SystemExit, match="stopped"):
+        speed.main()
+    found = json.loads((tmp_path / "speed.json").read_text())
+    assert [row["layer"] for row in found["rows"]] == ["first"]
+    assert found["left_out"] == ["w4a16 sym second", "w4a16 sym third"]
+    assert "w4a16 sym third" in (tmp_path / "speed.txt").read_text()
+
+
+def test_the_parts_have_room_in_eight_minutes() -> None:
+    """Each part ends by itself before it is stopped, with 25 s for imports and what it is in the middle of."""
+    script = (ROOT / "benchmarks/gpu/run.sh").read_text()
+    parts = re.findall(r"timeout -k 3 (\d+) .* --seconds (\d+)", script)
+    assert len(parts) == 2 and all(int(stop) - int(own) >= 25 for stop, own in parts)
+    (whole,) = re.findall(r"left=\$\(\((\d+) - SECONDS\)\)", script)
+    assert sum(int(stop) for stop, _ in parts) + 60 < int(whole) < 8 * 60
 
 
 def test_every_kernel_is_checked() -> None:

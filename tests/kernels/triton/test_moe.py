@@ -25,6 +25,7 @@ SCHEMES = [
     (None, "float"),
     (linears.grouped("gptq", group=32), "int4"),
     (linears.grouped("awq", group=64, symmetric=False), "int4"),
+    (linears.grouped("gptq", group=64, symmetric=False, act_order=True), "act-order"),
     (linears.FP8_BLOCK, "fp8"),
     (linears.MXFP4, "mxfp4"),
     (linears.NVFP4, "nvfp4"),
@@ -34,6 +35,10 @@ SCHEMES = [
 ]
 LARGE = linears.grouped("gptq", group=256, symmetric=False)
 IDS = [f"{name}-{scheme.group_size if scheme else ''}" for scheme, name in SCHEMES]
+# Whose activations keep their 16 bits.
+SIXTEEN_BITS = [
+    pytest.param(*pair, id=title) for pair, title in zip(SCHEMES, IDS, strict=True) if pair[1] not in ("fp8", "int8")
+]
 
 
 def weights(scheme: Scheme | None, n: int, k: int, dtype: torch.dtype, *, bias: bool = False) -> moe.Experts:
@@ -106,6 +111,31 @@ def test_the_grouped_gemm(scheme: Scheme | None, name: str, top_k: int) -> None:
         assert ((y[slot].double() - exact).abs() <= (H + 6) * UNIT * sizes + 2**-8 * 1.001 * exact.abs()).all()
 
 
+def test_shares_of_act_order_experts_whose_groups_are_not_whole() -> None:
+    """Rank 1 of 2 holds half of the rows of each expert, some of every group, another number of each."""
+    scheme = linears.grouped("gptq", group=64, symmetric=False, act_order=True)
+    made = [linears.integer(scheme, 72, 256, seed=e) for e in range(E)]
+    shares = [
+        {**linear.tensors, "qweight": linear.tensors["qweight"][16:], "g_idx": linear.tensors["g_idx"][128:]}
+        for linear in made
+    ]
+    experts = moe.stack(scheme, shares, 72, 128, torch.bfloat16)
+    assert experts.spec is not None and experts.spec.group == 32
+    weight = torch.stack([linear.weight[:, 128:] for linear in made])
+    torch.testing.assert_close(moe.dequantized(experts).double(), weight, rtol=UNIT, atol=0)
+    _, ids = routed()
+    ids[2, 1] = -1
+    x = torch.randn(T, 128, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    y = moe.grouped(x, experts, align(ids, E, 16), T * TOP_K, TOP_K, 16)
+    columns = experts.tensors["order"].shape[1]
+    for slot, expert in enumerate(ids.flatten().tolist()):
+        if expert < 0:
+            continue
+        row = x[slot // TOP_K].double()
+        exact, sizes = weight[expert] @ row, weight[expert].abs() @ row.abs()
+        assert ((y[slot].double() - exact).abs() <= (columns + 6) * UNIT * sizes + 2**-8 * 1.001 * exact.abs()).all()
+
+
 def test_groups_of_more_than_a_tile() -> None:
     """Of 384 columns the second group of 256 holds the last 128: two rows of scales for three tiles, of each expert."""
     experts = weights(LARGE, 72, 384, torch.bfloat16)
@@ -119,9 +149,7 @@ def test_groups_of_more_than_a_tile() -> None:
         assert ((y[slot].double() - exact).abs() <= 390 * UNIT * sizes + 2**-8 * 1.001 * exact.abs()).all()
 
 
-@pytest.mark.parametrize(
-    ("scheme", "name"), [pair for pair in SCHEMES if pair[1] not in ("fp8", "int8")], ids=IDS[:3] + IDS[4:6] + IDS[8:]
-)
+@pytest.mark.parametrize(("scheme", "name"), SIXTEEN_BITS)
 @pytest.mark.parametrize("activation", ["silu", "swiglu_oai"])
 def test_the_whole(scheme: Scheme | None, name: str, activation: str) -> None:
     dtype, half = torch.float16, 2.0**-11
