@@ -3,7 +3,8 @@ usual names, each with the ranks' shares that it consists of.
 
 The files say nothing of the checkpoint that they were made of. Its tensors follow from config.json, and which box of
 which lies where from the same rules that write such files (`writer/sharded_state`); names, shapes and dtypes of every
-tensor that is there must agree.
+tensor that is there must agree. Of quantized models they must say themselves that the values are the checkpoint's
+(`LAYOUT` in their metadata): vLLM's own saver writes repacked ones under the same names.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from mlload.plan.stored import nbytes
 from mlload.quant import formats
 from mlload.writer.holdings import Held, Holdings, Stored, fingerprint, whole_holdings
 from mlload.writer.layout import OutputTensor, Take
-from mlload.writer.sharded_state import SCALES, refuse_unknown, vllm_tensors
+from mlload.writer.sharded_quantized import reason_against
+from mlload.writer.sharded_state import (
+    LAYOUT,
+    LAYOUT_VERSION,
+    SCALES,
+    refuse_quantized,
+    refuse_unknown,
+    vllm_tensors,
+)
 
 SHOWN = 4
 
@@ -32,14 +41,15 @@ class Untold(MlloadError):
 
 def read_sharded_state(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
     """A checkpoint of whole tensors under their usual names, and where their bytes lie. Raises MlloadError for
-    quantized models, for classes whose state is not known, and where the files are not what the config says."""
+    quantized models whose files do not say that they are the checkpoint's, for classes whose state is not known, and
+    where the files are not what the config says."""
     label = checkpoint.label
     for problem in checkpoint.problems:
         if problem.severity == "error" and problem.question == "starts":
             raise MlloadError(f"{label} is not whole: {problem.message}", exit_code=1)
     bare = replace(checkpoint, tensors={}, stray={}, format="none", index=None, problems=())
     quant, _ = formats.detect(bare)
-    if quant is not None:
+    if quant is not None and not unrepacked(checkpoint):
         raise Untold(
             f"{label} is quantized ({quant.method}), and sharded_state does not survive that: vLLM's saver writes "
             "weights after they were repacked for a kernel, its loader fills the ones before, so which of the two "
@@ -58,6 +68,15 @@ def read_sharded_state(checkpoint: Checkpoint) -> tuple[Checkpoint, Holdings]:
             found = found or error
     assert found is not None
     raise found
+
+
+def unrepacked(checkpoint: Checkpoint) -> bool:
+    """Whether every file says that its values are the checkpoint's own."""
+    return all(
+        (checkpoint.metadata.get(file.name) or {}).get(LAYOUT) == LAYOUT_VERSION
+        for file in checkpoint.files
+        if file.used
+    )
 
 
 def cut_of(checkpoint: Checkpoint, mesh: Mesh | None = None) -> Cut:
@@ -95,6 +114,7 @@ def _placed(
             raise MlloadError(f"{label} cannot have been cut for {mesh.label()}: {finding.message}", exit_code=1)
     try:
         refuse_unknown(plan)
+        refuse_quantized(plan, reason_against(plan))
     except MlloadError as error:
         raise Untold(error.message, hint=error.hint, exit_code=error.exit_code) from None
     expected = whole_holdings(replace(bare, tensors=_expected(model)))

@@ -19,7 +19,7 @@ from mlload.plan.plan import Plan
 from mlload.plan.segments import Segment
 from mlload.quant.spec import Scheme
 from mlload.writer.holdings import Holdings
-from mlload.writer.layout import Layout, OutputFile, OutputTensor, Take, output_file
+from mlload.writer.layout import FORMAT, Layout, OutputFile, OutputTensor, Take, output_file
 from mlload.writer.rank_tensors import fitted
 from mlload.writer.sharded_quantized import fused_along, placeholders
 from mlload.writer.sizes import dealt
@@ -44,6 +44,9 @@ COMPARED = frozenset(
         "olmoe", "opt", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
     }
 )  # fmt: skip
+# In the metadata of every file, which vLLM's loader does not look at: the values are the checkpoint's own, fused. Its
+# saver writes the same names with values that a kernel repacked, and no metadata.
+LAYOUT, LAYOUT_VERSION = "mlload.layout", "vllm 1"
 # Classes that use the embedding itself as their head, and have no `lm_head` (vllm/model_executor/models/gemma2.py).
 HEADLESS = {"gemma2"}
 
@@ -69,7 +72,8 @@ def sharded_state_layout(plan: Plan, holdings: Holdings, limit: int) -> Layout:
         else:
             stem = f"model-rank-{rank}"
         for part, tensors in enumerate(dealt(vllm_tensors(plan, rank, holdings), limit, lambda name: name)):
-            files.append(output_file(f"{stem}-part-{part}.safetensors", tensors))
+            metadata = {**FORMAT, LAYOUT: LAYOUT_VERSION}
+            files.append(output_file(f"{stem}-part-{part}.safetensors", tensors, metadata))
     return Layout(tuple(files))
 
 

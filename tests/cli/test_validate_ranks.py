@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from mlload.cli.app import main
 from tests.plan.tiny_models import LLAMA, MIXTRAL
 from tests.validators.served import tokenizer_json
-from tests.writer.build import write_checkpoint
+from tests.writer.build import write_checkpoint, write_quantized
 
 
 @pytest.fixture
@@ -120,20 +121,50 @@ def test_a_rank_of_another_checkpoint(source: Path, tmp_path: Path, capsys: pyte
     assert code == 1 and "LD006" in errors and entry["serve"] is None
 
 
-def test_a_quantized_one_is_an_open_question(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["awq", "w8a8", "fp8"])
+def test_quantized_ranks_are_judged_as_their_checkpoint(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that say that they hold its values; of others it is an open question."""
+    source = write_quantized(tmp_path / "source", name)
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer_json({"<eos>": 2}, words=64)))
+    (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    out = cut(source, tmp_path / "out", "vllm", "--tp", "2")
+    _, whole, _ = asked(capsys, source, "--tp", "2")
+    code, entry, errors = asked(capsys, out, "--tp", "2", "--load-format", "sharded_state")
+    assert (code, errors, entry["starts"]) == (0, [], True)
+    for key in ("unknowns", "kernels", "quantization"):
+        assert entry.get(key) == whole.get(key)
+    assert asked(capsys, out, "--tp", "1", "--load-format", "sharded_state")[2] == ["LD003"]
+    for path in out.glob("*.safetensors"):
+        save_file(load_file(path), path)
+    code, entry, errors = asked(capsys, out, "--tp", "2", "--load-format", "sharded_state")
+    assert (code, errors) == (3, []) and "repacked" in entry["unknowns"][0]["why"]
+    assert asked(capsys, out, "--tp", "1", "--load-format", "sharded_state")[2] == ["LD003"]
+
+
+def test_ranks_beside_a_config_of_another_format(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = cut(source, tmp_path / "out", "vllm", "--tp", "2")
     config = json.loads((out / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
     (out / "config.json").write_text(json.dumps(config))
-    code, entry, errors = asked(capsys, out, "--tp", "2", "--load-format", "sharded_state")
-    assert (code, errors) == (3, []) and "repacked" in entry["unknowns"][0]["why"]
-    assert asked(capsys, out, "--tp", "1", "--load-format", "sharded_state")[2] == ["LD003"]
+    code, _, errors = asked(capsys, out, "--tp", "2", "--load-format", "sharded_state")
+    assert (code, errors) == (1, ["LD006"])
 
 
 def test_diff_puts_ranks_together(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for layout in ("vllm", "tensorizer", "mlload"):
         out = cut(source, tmp_path / layout, layout, "--tp", "2")
         assert main(["diff", str(source), str(out)]) == 0, capsys.readouterr().out
+
+
+def test_inspect_tells_what_the_ranks_are_for(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = cut(source, tmp_path / "out", "mlload", "--tp", "2")
+    assert main(["inspect", str(out)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 safetensors files of the ranks of tp 2, for mlload alone" in said and "stray" not in said
 
 
 def test_files_of_two_cuts(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from mlload.plan.plan import Plan, make_plan
 from tests.engine.ranks import on_ranks
 from tests.engine.tiny import save
 from tests.loader.files import empty_destinations
+from tests.loader.formats import write_packed
 from tests.loader.test_ranks import together
 from tests.plan.tiny_models import LLAMA, MIXTRAL, PHI3, TIED
 from tests.real_models import RealModel
@@ -131,19 +132,76 @@ def test_the_real_model(real_model: RealModel, tmp_path: Path) -> None:
             assert float((have - want).abs().max()) < 2e-3
 
 
-def test_quantized_ones_are_refused(tmp_path: Path) -> None:
+QUANTIZED = ["awq", "ct w8a8", "ct fp8 channel", "ct fp8 tensor", "fp8 static", "fp8 tensor"]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_ones_come_back(name: str, tp: int, tmp_path: Path) -> None:
+    """Fused and not repacked, as our files say of themselves: whole again at their own size and at another."""
+    source = tmp_path / "source"
+    source.mkdir()
+    write_packed(source, name)
+    cut = shard(source, tmp_path / "cut", "--tp", str(tp))
+    for mesh in (Mesh(tp), Mesh(3 - tp)):
+        check(source, cut, mesh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_logits_of_quantized_ones(name: str, tp: int, tmp_path: Path) -> None:
+    """The very kernels on the very bytes: equal to the last bit."""
+    source = tmp_path / "source"
+    source.mkdir()
+    write_packed(source, name)
+    cut = shard(source, tmp_path / "cut", "--tp", str(tp))
+    want, have = logits(planned(source, Mesh(tp)), IDS), logits(planned(cut, Mesh(tp)), IDS)
+    assert len(want) == tp and all(torch.equal(one, other) for one, other in zip(want, have, strict=True))
+
+
+@pytest.mark.parametrize("load_format", ["auto", "sharded_state"])
+def test_load_test_of_a_quantized_one(load_format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "source").mkdir()
+    write_packed(tmp_path / "source", "awq")
+    cut = shard(tmp_path / "source", tmp_path / "cut", "--tp", "1")
+    capsys.readouterr()
+    words = ["--load-format", load_format, "--weights-only", "--format", "json"]
+    assert main(["load-test", str(cut), *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["ranks"][0]["weight_bytes_measured"] == told["ranks"][0]["weight_bytes_predicted"] > 0
+
+
+def test_quantized_ones_of_another_writer_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever the tensors are: vLLM's own files of this config would be weights that were repacked."""
-    source = write_checkpoint(tmp_path / "source", LLAMA)
-    cut = shard(source, tmp_path / "cut", "--tp", "2")
-    awq = write_quantized(tmp_path / "awq", "awq")
-    quantization = json.loads((awq / "config.json").read_text())["quantization_config"]
-    config = json.loads((cut / "config.json").read_text())
-    (cut / "config.json").write_text(json.dumps({**config, "quantization_config": quantization}))
+    cut = shard(write_quantized(tmp_path / "source", "awq"), tmp_path / "cut", "--tp", "2")
+    for path in cut.glob("*.safetensors"):
+        rewritten(path, lambda held: None)
     with pytest.raises(MlloadError, match=r"is quantized \(awq\).*repacked for a kernel"):
+        planned(cut, Mesh(2))
+    capsys.readouterr()
+    assert main(["load-test", str(cut), "--load-format", "sharded_state", "--tp", "2"]) == 1
+    assert "cannot be told" in capsys.readouterr().err
+
+
+def test_one_file_of_another_writer_is_enough(tmp_path: Path) -> None:
+    cut = shard(write_quantized(tmp_path / "source", "fp8"), tmp_path / "cut", "--tp", "2")
+    rewritten(cut / "model-rank-1-part-0.safetensors", lambda held: None)
+    with pytest.raises(MlloadError, match="repacked for a kernel"):
+        planned(cut, Mesh(2))
+
+
+def test_formats_that_are_not_written_so_are_not_read(tmp_path: Path) -> None:
+    """A config that was changed behind the files' back: its state is none that mlload knows."""
+    cut = shard(write_quantized(tmp_path / "source", "awq"), tmp_path / "cut", "--tp", "2")
+    gptq = json.loads((write_quantized(tmp_path / "gptq", "gptq") / "config.json").read_text())
+    (cut / "config.json").write_text(json.dumps(gptq))
+    with pytest.raises(MlloadError, match="was not compared with the engine's own layers"):
         planned(cut, Mesh(2))
 
 
 def rewritten(path: Path, change: Any) -> None:
+    """By another writer: without metadata, as vLLM's own saver writes them."""
     tensors = load_file(path)
     change(tensors)
     save_file(tensors, path)

@@ -186,7 +186,8 @@ def read_safetensors(path: Path) -> Bytes:
     length = int.from_bytes(raw[:8], "little")
     assert (8 + length) % 8 == 0
     header = json.loads(raw[8 : 8 + length])
-    assert header.pop("__metadata__") == {"format": "pt"}
+    # Files of vLLM's names say that their values were not repacked.
+    assert header.pop("__metadata__") in ({"format": "pt"}, {"format": "pt", "mlload.layout": "vllm 1"})
     data = raw[8 + length :]
     found: Bytes = {}
     end = 0
