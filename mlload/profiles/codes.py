@@ -97,7 +97,7 @@ CODES: dict[str, tuple[str, str]] = {
     "EN027": (
         "Quark config",
         "A Quark checkpoint's config needs its export section, and for a quantized KV cache a matching entry in "
-        "layer_quant_config that has output_tensors.",
+        "layer_quant_config that has output_tensors. int8 weights are symmetric there, and their inputs int8 too.",
     ),
     "EN028": (
         "ModelOpt config",

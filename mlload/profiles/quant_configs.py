@@ -109,6 +109,7 @@ def _quark(config: dict[str, Any], profile: Profile, where: str) -> Refusals:
     if not isinstance(export, dict):
         yield _error("EN027", where, "a Quark config needs its export section")
         return
+    yield from _quark_int8(config, where)
     groups = export.get("kv_cache_group") or []
     if not groups:
         return
@@ -125,6 +126,25 @@ def _quark(config: dict[str, Any], profile: Profile, where: str) -> Refusals:
         yield _error("EN027", where, "the KV cache layers of layer_quant_config are quantized differently")
     elif outputs[0] is None:
         yield _error("EN027", where, "the KV cache entry of layer_quant_config has no output_tensors")
+
+
+def _quark_int8(config: dict[str, Any], where: str) -> Refusals:
+    """quark.py `_is_w8a8_int8`: what linears have without an entry of their own."""
+    types = config.get("layer_type_quant_config")
+    entry = types.get("Linear") if isinstance(types, dict) else None
+    entry = entry if isinstance(entry, dict) else config.get("global_quant_config")
+    weight = entry.get("weight") if isinstance(entry, dict) else None
+    if not isinstance(weight, dict) or weight.get("dtype") != "int8":
+        return
+    inputs = entry.get("input_tensors") if isinstance(entry, dict) else None
+    inputs = inputs if isinstance(inputs, dict) else {}
+    static = inputs.get("qscheme") == "per_tensor" and not inputs.get("is_dynamic") and not weight.get("is_dynamic")
+    dynamic = inputs.get("qscheme") == "per_channel" and inputs.get("is_dynamic") is True
+    if weight.get("symmetric") is not True or weight.get("qscheme") not in ("per_tensor", "per_channel"):
+        yield _error("EN027", where, "Quark's int8 weights must be symmetric, per_tensor or per_channel")
+    elif inputs.get("dtype") != "int8" or not (static or dynamic):
+        told = "Quark's int8 weights go with int8 inputs, static per_tensor or dynamic per_channel"
+        yield _error("EN027", where, told)
 
 
 def _modelopt(config: dict[str, Any], profile: Profile, where: str) -> Refusals:

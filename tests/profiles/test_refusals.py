@@ -111,6 +111,13 @@ def test_a_missing_field_is_named() -> None:
     assert of_quant(config) == ["EN030"]
 
 
+def quark_int8(weight: dict[str, Any], inputs: dict[str, Any] | None) -> dict[str, Any]:
+    rows = {"dtype": "int8", "qscheme": "per_channel", "symmetric": True, "is_dynamic": False}
+    tokens = None if inputs is None else {**rows, "is_dynamic": True, **inputs}
+    whole = {"weight": {**rows, **weight}, "input_tensors": tokens}
+    return {"quant_method": "quark", "export": {"kv_cache_group": []}, "global_quant_config": whole}
+
+
 @pytest.mark.parametrize(
     ("config", "code"),
     [
@@ -123,6 +130,13 @@ def test_a_missing_field_is_named() -> None:
         ({"quant_method": "quark"}, "EN027"),
         ({"quant_method": "quark", "export": {"kv_cache_group": []}}, None),
         ({"quant_method": "quark", "export": {"kv_cache_group": ["*k_proj"]}, "layer_quant_config": {}}, "EN027"),
+        (quark_int8({}, {}), None),
+        (quark_int8({"qscheme": "per_tensor"}, {"qscheme": "per_tensor", "is_dynamic": False}), None),
+        (quark_int8({"symmetric": False}, {}), "EN027"),
+        (quark_int8({"qscheme": "per_group"}, {}), "EN027"),
+        (quark_int8({}, {"qscheme": "per_tensor"}), "EN027"),
+        (quark_int8({}, {"dtype": "fp8_e4m3"}), "EN027"),
+        (quark_int8({}, None), "EN027"),
         ({"quant_method": "modelopt", "quant_algo": "W2A2"}, "EN013"),
         ({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "INT4_AWQ"}}, "EN013"),
         ({"quant_method": "auto-round", "bits": 9, "group_size": 128}, "EN029"),

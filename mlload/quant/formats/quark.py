@@ -117,7 +117,8 @@ def _declared(config: Mapping[str, Any], whole: Mapping[str, Any]) -> Scheme | N
         bits = 4 if "4" in text(inputs, "dtype")[:4] else 6 if "6" in text(inputs, "dtype")[:4] else 8
     strategy = qscheme.removeprefix("per_") or "tensor"
     pack = text(mapping(whole, "export"), "pack_method", default="reorder").lower() if layout == "int4" else ""
-    asymmetric = layout == "int8" and isinstance(inputs, dict) and not flag(inputs, "symmetric", default=True)
+    # As the engine has it: only what says so is symmetric.
+    asymmetric = layout == "int8" and isinstance(inputs, dict) and not flag(inputs, "symmetric")
     return Scheme(
         format="quark",
         layout=layout,
