@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mlload.cli import options
+from mlload.cli.layout import wrap
 from mlload.cli.output import Output
 
 EXAMPLES = """\b
@@ -84,6 +85,8 @@ def command(
     out.print(f"{checkpoint.label}: converted to {output}")
     out.print_all(f"  {name}  {size(nbytes)}" for name, nbytes in done.files)
     if done.carried:
-        out.print(f"  {len(done.carried)} other files went along: {', '.join(done.carried[:6])}")
+        more = ", ..." if len(done.carried) > 6 else ""
+        along = f"{len(done.carried)} other files went along: {', '.join(done.carried[:6])}{more}"
+        out.print_all(wrap(along, out.width, "    ", "  "))
     if done.resumed:
         out.print("  went on from an interrupted run")

@@ -179,7 +179,7 @@ def ranks(plan: Plan, colours: Mapping[str, int]) -> Iterator[str]:
 
 
 def facts(result: InspectResult) -> Iterator[str]:
-    rows = [("source", result.checkpoint.label), ("files", files_words(result.files, result.checkpoint.format))]
+    rows = [("source", result.checkpoint.label), ("files", files_words(result))]
     if result.checkpoint.revision:
         rows.append(("revision", result.checkpoint.revision))
     if result.model is not None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mlload.checkpoint.finding import Hint
 from mlload.cli.describe import model_words
 from mlload.cli.findings_text import advice, capped, finding_lines, summary
-from mlload.cli.inspect_facts import Files, Quantization, SchemeUse
+from mlload.cli.inspect_facts import Quantization, SchemeUse
 from mlload.cli.inspect_result import InspectResult, Size, TensorRow
 from mlload.cli.layout import Cell, bar, cells, shorten, table, wrap
 from mlload.cli.output import Line, Span
 from mlload.cli.quantities import UNITS, column, digits, percent, plural, size, unit_for
 from mlload.plan.fold import fold_numbers
+from mlload.plan.mesh import Mesh
 from mlload.plan.model import Model
 
 COMPONENTS = {
@@ -81,7 +83,7 @@ def facts(result: InspectResult, width: int) -> Iterator[Line]:
         yield from row("no plan", result.unplanned)
     if result.quantization is not None:
         yield from row("quantized", "; ".join(quantization_words(result.quantization, layers_of(result))))
-    yield from row("files", files_words(result.files, result.checkpoint.format))
+    yield from row("files", files_words(result))
     if result.checkpoint.revision:
         yield from row("revision", result.checkpoint.revision)
 
@@ -173,8 +175,14 @@ def some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:WORDS_SHOWN]) + more
 
 
-def files_words(files: Files, kind: str) -> str:
-    words = [plural(len(files.weights), f"{kind} file")] if files.weights else ["no weights"]
+def files_words(result: InspectResult) -> str:
+    files, cut = result.files, result.model.checkpoint.cut if result.model is not None else None
+    if cut is not None and cut.layout == "mlload":
+        size_of_cut = Mesh(cut.tp, cut.pp, bool(cut.ep)).label()
+        words = [f"{plural(len(files.stray), 'safetensors file')} of the ranks of {size_of_cut}, for mlload alone"]
+        files = replace(files, stray=())
+    else:
+        words = [plural(len(files.weights), f"{result.checkpoint.format} file")] if files.weights else ["no weights"]
     if files.index is not None:
         words.append("index agrees with headers" if files.index_agrees else "index and headers disagree")
     if files.stray:

@@ -115,7 +115,7 @@ def command(ctx: click.Context, /, source: str | None, form: str, html: Path | N
         from mlload.cli.load_test_text import render, side_by_side
 
         for one in documents:
-            out.print_all(render(one))
+            out.print_all(render(one, out.width))
             out.print()
         if len(documents) > 1:
             out.print_all(side_by_side(documents))
@@ -161,6 +161,8 @@ def run(typed: str | None, asked: dict[str, Any], words: tuple[str, ...] = ()) -
     formats = load_formats(asked["load_format"])
     if asked["weights_only"] and (asked["record"] or expected or asked["perplexity"]):
         raise MlloadError("--record, --expect and --perplexity run the model, which --weights-only does not")
+    if asked["weights_only"] and asked["min_decode_tps"] is not None:
+        raise MlloadError("--min-decode-tps judges what the model generates, which --weights-only does not")
     if asked["max_perplexity"] is not None and asked["perplexity"] is None:
         raise MlloadError("--max-perplexity goes with --perplexity FILE")
     if asked["perplexity"] is not None and not asked["perplexity"].is_file():
@@ -273,7 +275,9 @@ def chosen_device(typed: str) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise MlloadError(f"{path} cannot be read as a result of load-test: {error.strerror}") from error
+    except ValueError as error:
         raise MlloadError(f"{path} cannot be read as a result of load-test: {error}") from error
     if not isinstance(found, dict) or "sweep" not in found:
         raise MlloadError(f"{path} is no result of mlload load-test --format json")

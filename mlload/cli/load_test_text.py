@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mlload.cli.output import Line, Span
+from mlload.cli.layout import wrap
+from mlload.cli.output import DEFAULT_WIDTH, Line, Span
 
 STEPS = ("plan", "build", "read", "copy", "repack", "warm_up", "first_token", "towers")
 
 
-def render(found: dict[str, Any]) -> Iterator[Line]:
+def render(found: dict[str, Any], width: int = DEFAULT_WIDTH) -> Iterator[Line]:
     """One load format."""
     if found["engine"] == "vllm":
         from mlload.cli.load_test_vllm_text import render as render_vllm
@@ -49,14 +50,14 @@ def render(found: dict[str, Any]) -> Iterator[Line]:
     yield ""
     yield Span("Kernels", "bold")
     for (kernel, provider), layers in _kernels(found["kernels"]).items():
-        yield f"  {kernel} ({provider}): {', '.join(dict.fromkeys(layers))}"
+        yield from wrap(f"{kernel} ({provider}): {', '.join(dict.fromkeys(layers))}", width, "    ", "  ")
     for reason in _declined(found["kernels"]):
-        yield Span(f"    {reason}", "dim")
+        yield from (Span(line, "dim") for line in wrap(reason, width, "      ", "    "))
     if found["sweep"]:
         yield ""
         yield [Span("Pace", "bold"), " of this harness, not of a server"]
         if found.get("shortened"):
-            yield f"  {found['shortened']}"
+            yield from wrap(found["shortened"], width, "  ")
         yield f"  {'batch':>5} {'prefill':>12} {'decode':>12} {'first token':>12} {'p50':>9} {'p99':>9}"
         for pace in found["sweep"]:
             between = pace["inter_token_ms"]
@@ -68,7 +69,9 @@ def render(found: dict[str, Any]) -> Iterator[Line]:
     yield ""
     if found["failures"]:
         for failure in found["failures"]:
-            yield [Span("no  ", "bad"), failure]
+            first, *rest = wrap(failure, width, "    ")
+            yield [Span("no  ", "bad"), first[4:]]
+            yield from rest
     else:
         yield [Span("yes ", "good"), "it loads" + (" and speaks" if (found["speaks"] or {}).get("ok") else "")]
 

@@ -113,4 +113,4 @@ def _show(out: Output, result: Any, form: str) -> None:
     if form == "json":
         out.json(result.as_json())
         return
-    out.print_all(result.lines())
+    out.print_all(result.lines(out.width))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.cli.layout import wrap
 from mlload.cli.quantities import size as show_size
 from mlload.plan.mesh import Mesh
 from mlload.profiles import load, parse_engine
@@ -81,7 +82,7 @@ class Result:
             "replica_bytes_compared": self.compared,
         }
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, width: int) -> Iterator[str]:
         verb = "wrote" if self.written else "would write"
         yield f"{self.label}: {verb} {self.what} ({self.layout} layout)" + (f" to {self.output}" if self.output else "")
         for rank in self.ranks:
@@ -90,11 +91,12 @@ class Result:
         for name, nbytes in self.files:
             yield f"  {name}  {show_size(nbytes)}"
         if self.carried:
-            yield f"  {len(self.carried)} other files go along: {', '.join(self.carried[:6])}" + (
-                ", ..." if len(self.carried) > 6 else ""
-            )
+            more = ", ..." if len(self.carried) > 6 else ""
+            along = f"{len(self.carried)} other files go along: {', '.join(self.carried[:6])}{more}"
+            yield from wrap(along, width, "    ", "  ")
         if self.left:
-            yield f"  left behind, since no engine reads them beside these: {', '.join(self.left[:6])}"
+            left = f"left behind, since no engine reads them beside these: {', '.join(self.left[:6])}"
+            yield from wrap(left, width, "    ", "  ")
         if self.compared:
             yield f"  {show_size(self.compared)} that several ranks hold were compared and are equal"
         if self.resumed:

@@ -96,9 +96,12 @@ def _spawn(settings: Settings, folder: Path, say: Say | None, expected: dict[str
 def _refuse_early(settings: Settings) -> None:
     """What every rank would refuse alike is told once, before any process has imported torch."""
     from mlload.engine.lengths import fitted
+    from mlload.engine.native import refuse
     from mlload.engine.run import planned
+    from mlload.engine.towers import without_towers
 
     plan = planned(settings)
+    refuse(plan if settings.towers == "load" else without_towers(plan))
     if not settings.weights_only:
         fitted(plan.model, settings)
 

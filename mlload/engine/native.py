@@ -220,7 +220,9 @@ def refuse(plan: Plan) -> None:
     """Raises MlloadError, with validate's own sentence, for a checkpoint that does not match its format or the size."""
     for finding in (*plan.model.findings, *plan.violations):
         if finding.severity == "error":
-            raise MlloadError(f"{finding.where}: {finding.message}" if finding.where else finding.message, exit_code=1)
+            said = f"{finding.where}: {finding.message}" if finding.where else finding.message
+            way = finding.hints[0] if finding.hints else None
+            raise MlloadError(said, hint=(way.command or way.what) if way else None, exit_code=1)
     if plan.mesh.ep:
         total = max((param.expert_total for param in plan.view.params), default=0)
         if total < plan.mesh.moe_size:

@@ -15,7 +15,9 @@ def read_record(path: Path) -> dict[str, Any]:
     """A file that `--record` wrote. Raises MlloadError for any other."""
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise MlloadError(f"{path} cannot be read as a record: {error.strerror}") from error
+    except ValueError as error:
         raise MlloadError(f"{path} cannot be read as a record: {error}") from error
     if not isinstance(found, dict) or found.get("schema_version") != SCHEMA or not found.get("prompts"):
         raise MlloadError(f"{path} is no record that mlload load-test --record wrote")

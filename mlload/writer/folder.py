@@ -186,11 +186,11 @@ class OutputFolder:
         )
         state = os.statvfs(self.partial)
         free = state.f_bavail * state.f_frsize
-        needed = max(0, self.size - there) + RESERVE
-        if needed > free:
+        left = max(0, self.size - there)
+        if left + RESERVE > free:
             raise MlloadError(
-                f"{self.size:,} bytes are to be written and {os.path.dirname(self.path)} has {free:,} free "
-                f"({needed - free:,} too few)",
+                f"{left:,} bytes are to be written, {RESERVE:,} stay free beside them, and "
+                f"{os.path.dirname(self.path)} has {free:,} ({left + RESERVE - free:,} too few)",
                 hint="choose another -o, or make room",
                 exit_code=1,
             )

@@ -102,7 +102,8 @@ def refuse_foreign(checkpoint: Checkpoint) -> None:
             hint=f"mlload shard {label} -o FOLDER --merge makes a checkpoint of it",
         )
     if checkpoint.format not in ("safetensors", "adapter") or not checkpoint.tensors:
-        raise MlloadError(f"{label} holds no safetensors weights", exit_code=2)
+        fault = next((one.message for one in checkpoint.problems if one.severity == "error"), "")
+        raise MlloadError(fault or f"{label} holds no safetensors weights", exit_code=3 if fault else 2)
     broken = [p for p in checkpoint.problems if p.severity == "error" and p.question == "starts"]
     if broken:
         raise MlloadError(

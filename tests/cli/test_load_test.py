@@ -117,8 +117,8 @@ def test_pt_files(folder: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["load_format"] == "pt"
 
 
-def test_a_rank_that_fails_is_named(folder: Path, tmp_path: Path) -> None:
-    """The tensor that only rank 1 misses: its half of a file is gone."""
+def test_what_every_rank_would_refuse_is_told_of_none(folder: Path, tmp_path: Path) -> None:
+    """Before a process is started: a tensor that is half of what it should be, and a size that does not divide."""
     tensors = load_file(folder / "model.safetensors")
     name = "model.layers.0.self_attn.q_proj.weight"
     tensors[name] = tensors[name][:32].contiguous()
@@ -126,7 +126,10 @@ def test_a_rank_that_fails_is_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     done = mlload(tmp_path, "--weights-only", "--tp", "2")
     assert done.returncode == 1
-    assert done.stderr.startswith("mlload: rank ") and "q_proj" in done.stderr and "Traceback" not in done.stderr
+    assert "rank" not in done.stderr and "q_proj" in done.stderr and "Traceback" not in done.stderr
+    done = mlload(folder, "--weights-only", "--tp", "3")
+    assert done.returncode == 1 and "rank" not in done.stderr
+    assert "4 % 3 = 1" in done.stderr and "try: these files work at tp 1, 2, 4" in done.stderr
 
 
 def test_nan_weights_do_not_speak(folder: Path, tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ def test_nan_weights_do_not_speak(folder: Path, tmp_path: Path) -> None:
         (("--load-format", "tarball"), "no loader for load_format 'tarball'"),
         (("--dtype", "int3"), "--dtype takes auto"),
         (("--kv-cache-dtype", "int3"), "--kv-cache-dtype takes auto"),
-        (("--expect", "nothing.json"), "cannot be read as a record"),
+        (("--expect", "nothing.json"), "cannot be read as a record: No such file"),
     ],
 )
 def test_wrong_usage(folder: Path, words: tuple[str, str], sentence: str) -> None:
@@ -159,7 +162,8 @@ def test_wrong_usage(folder: Path, words: tuple[str, str], sentence: str) -> Non
         (("--record", "nowhere/record.json"), "cannot write nowhere/record.json: there is no folder nowhere"),
         (("--html", "nowhere/page.html"), "cannot write nowhere/page.html: there is no folder nowhere"),
         (("--max-kl", "-1"), "-1"),
-        (("--baseline", "nowhere.json"), "nowhere.json cannot be read"),
+        (("--baseline", "nowhere.json"), "nowhere.json cannot be read as a result of load-test: No such file"),
+        (("--weights-only", "--min-decode-tps", "5"), "--min-decode-tps judges what the model generates"),
     ],
 )
 def test_what_cannot_be_done_is_told_before_anything_is_loaded(words: tuple[str, ...], said: str, folder: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -146,7 +147,10 @@ def test_a_full_disk_is_seen_before(
     small = os.statvfs_result((*real[:4], 100, *real[5:]))
     monkeypatch.setattr(os, "statvfs", lambda path: small)
     assert main(["shard", str(source), "-o", str(tmp_path / "out"), "--tp", "2"]) == 1
-    assert "too few" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    figures = re.findall(r"\b\d{1,3}(?:,\d{3})+\b", said)
+    asked, kept, free, lacking = (int(figure.replace(",", "")) for figure in figures)
+    assert "too few" in said and asked + kept - free == lacking
     assert not (tmp_path / "out").exists()
 
 
