@@ -218,9 +218,12 @@ def _repack(built: Built) -> None:
 
 def refuse(plan: Plan) -> None:
     """Raises MlloadError, with validate's own sentence, for a checkpoint that does not match its format or the size."""
-    for finding in (*plan.model.findings, *plan.violations):
+    # A config that cannot be read names no model type: that it cannot is the reason, not that the type is unknown.
+    unread = () if plan.model.config.model_type else plan.model.checkpoint.problems
+    for finding in (*unread, *plan.model.findings, *plan.violations):
         if finding.severity == "error":
-            said = f"{finding.where}: {finding.message}" if finding.where else finding.message
+            told = not finding.where or finding in unread
+            said = finding.message if told else f"{finding.where}: {finding.message}"
             way = finding.hints[0] if finding.hints else None
             raise MlloadError(said, hint=(way.command or way.what) if way else None, exit_code=1)
     if plan.mesh.ep:

@@ -36,6 +36,9 @@ def plan_ranks(checkpoint: Checkpoint, mesh: Mesh, profile: Profile) -> Plan:
 
 def _possible(model: Model, mesh: Mesh, profile: Profile, label: str) -> Plan:
     if model.inferred:
+        fault = next((one.message for one in model.checkpoint.problems if one.severity == "error"), "")
+        if fault and not model.config.model_type:
+            raise MlloadError(fault if label in fault else f"{label}: {fault}", exit_code=3)
         raise MlloadError(
             f"{label}: the model type {model.config.model_type!r} is not in the tables, so that nobody can say how "
             "its weights are cut",

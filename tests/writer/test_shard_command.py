@@ -100,6 +100,18 @@ def test_a_damaged_source_is_not_copied(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("words", [["shard", "-o", "OUT", "--tp", "2"], ["load-test", "--weights-only"]])
+def test_a_config_that_cannot_be_read_is_the_reason(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_checkpoint(tmp_path / "source", LLAMA)
+    (source / "config.json").write_text("")
+    assert main([str(tmp_path / "out") if word == "OUT" else word for word in [*words, str(source)]]) != 0
+    said = capsys.readouterr().err
+    assert "config.json is empty: 0 bytes, where JSON is expected" in said and "type ''" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
 @pytest.mark.parametrize("words", [["shard", "--merge"], ["quantize", "--method", "fp8"], ["convert"]])
 def test_an_output_inside_its_source_is_refused(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
