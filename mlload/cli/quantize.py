@@ -34,7 +34,9 @@ mlload quantize ./llama-8b --method rtn --bits 8 --dry-run
 @click.option("--bits", type=int, help="Of an integer weight: 4 or 8.")
 @click.option("--group-size", type=int, help="Weights that share a scale: 32, 64, 128, or -1 for a whole row.")
 @click.option("--sym/--asym", "symmetric", default=None, help="Without or with zero points.")
-@click.option("--clip/--no-clip", default=True, help="Search the ranges that lose least [default: on].")
+@click.option(
+    "--clip/--no-clip", default=None, help="Search the ranges that lose least [default: on, but for rtn --asym]."
+)
 @click.option("--act-order/--no-act-order", default=True, help="GPTQ: columns that matter first [default: on].")
 @click.option(
     "--smooth",

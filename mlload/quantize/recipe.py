@@ -138,13 +138,13 @@ def make_recipe(
     save_as: str | None = None,
     ignore: tuple[str, ...] = (),
     overrides: tuple[str, ...] = (),
-    clip: bool = True,
+    clip: bool | None = None,
     backend: str = "mlload",
     smooth: float | None = None,
     kv_cache: bool = False,
     sequential: bool | None = None,
 ) -> Recipe:
-    """Raises MlloadError where two options contradict each other."""
+    """clip: None = where it was measured to help. Raises MlloadError where two options contradict each other."""
     name = (scheme or METHODS[method][0]).upper()
     name = SPELLINGS.get(name, name)
     if name not in METHODS[method]:
@@ -157,7 +157,10 @@ def make_recipe(
         found = _integers(found, bits, group_size, symmetric)
     target = save_as or (method if method in ("awq", "gptq") else "compressed-tensors")
     found = saved_as(found, target, name)
-    made = Recipe(method, found, target, ignore, (), clip, backend, smooth, kv_cache, sequential is True)
+    # An asymmetric range ends where the weights do: any cut is a loss at both ends, and without data nobody knows what
+    # it costs. A symmetric one reaches beyond the weights on one side, and is cut there for nothing.
+    cut = clip if clip is not None else method != "rtn" or found.symmetric
+    made = Recipe(method, found, target, ignore, (), cut, backend, smooth, kv_cache, sequential is True)
     _refuse_contradictions(made, sequential)
     if backend == "autoawq" and (method != "awq" or target != "awq" or found.group_size == -1):
         raise MlloadError(

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from mlload.checkpoint.checkpoint import Checkpoint
+from mlload.plan.model import read_model
 from mlload.quantize import memory
 from mlload.quantize.recipe import make_recipe
+from mlload.quantize.targets import find_targets
+from tests.quantize.tiny import GROUP, config, write
 
 WORDS = {
     "fp8": ["--method", "fp8"],
@@ -54,3 +58,19 @@ def test_less_memory_is_fewer_threads() -> None:
     assert fewer == threads - 1 and less < most
     # One thread is the least: what that takes is told, and refused by who asked.
     assert memory.data_free((), recipe, 1)[1] == 1
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_experts_count_one_by_one(method: str, tmp_path: Path) -> None:
+    recipe = make_recipe(method, group_size=GROUP)
+
+    def needed(name: str, **fields: int) -> int:
+        write(tmp_path / name, config("qwen3_moe", **fields))
+        return memory.calibrated(
+            find_targets(read_model(Checkpoint.open(str(tmp_path / name))), recipe).targets, recipe, 1
+        )
+
+    few, wide = needed("few"), needed("wide", moe_intermediate_size=1024)
+    assert needed("many", num_experts=64) == few
+    # gate, up and down of one expert, hidden size 64, 32 and 1,024 wide: held once at least, in float32.
+    assert wide - few >= 4 * 3 * 64 * (1024 - 32)

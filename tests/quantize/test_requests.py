@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mlload.quantize.recipe import make_recipe
 from tests.quantize.conftest import Run
 
 
@@ -223,3 +224,18 @@ def test_a_source_without_tokenizer_cannot_calibrate(demo: Path, tmp_path: Path,
     assert code == 1
     assert "no tokenizer" in result["error"]
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("method", "symmetric", "typed", "cut"),
+    [
+        ("rtn", True, None, True),
+        ("rtn", False, None, False),
+        ("rtn", False, True, True),
+        ("rtn", True, False, False),
+        ("awq", False, None, True),
+        ("gptq", True, None, True),
+    ],
+)
+def test_ranges_are_searched_where_it_helps(method: str, symmetric: bool, typed: bool | None, cut: bool) -> None:
+    assert make_recipe(method, symmetric=symmetric, clip=typed).clip is cut
