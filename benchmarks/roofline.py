@@ -32,26 +32,21 @@ class Kind(NamedTuple):
 KINDS = (
     Kind("w4a16 g128 sym", 4 + 16 / 128, "bf16", "w4a16 bf16 g128 BM16"),
     Kind("w4a16 g128 asym", 4 + 32 / 128, "bf16", "w4a16 bf16 g128 asym BM16"),
+    Kind("w4a16 g32 sym", 4 + 16 / 32, "bf16", "w4a16 bf16 g32 BM16"),
     Kind("w4a16 g32 asym", 4 + 32 / 32, "bf16", "w4a16 bf16 g32 asym BM16"),
     Kind("w8a16 channel", 8, "bf16", "w8a16 bf16 g-1 BM16"),
+    Kind("fp8 as weights", 8 + 32 / 128, "bf16", "fp8_weights bf16 g128 BM16"),
+    Kind("fp8 channel", 8, "fp8", "fp8_channel BM16"),
     Kind("fp8 block", 8 + 32 / 128**2, "fp8", "fp8_block BM16"),
     Kind("int8", 8, "int8", "int8 BM16"),
     Kind("mxfp4", 4 + 16 / 32, "bf16", "mxfp4 bf16 g32 BM16"),
     Kind("nvfp4", 4 + 16 / 16, "bf16", "nvfp4 bf16 g16 BM16"),
 )
-# (what, N, K of a rank)
-LAYERS = (
-    ("8B qkv tp1", 6144, 4096),
-    ("8B gate_up tp1", 28672, 4096),
-    ("8B down tp1", 4096, 14336),
-    ("8B gate_up tp4", 7168, 4096),
-    ("8B down tp4", 4096, 3584),
-    ("70B qkv tp4", 2560, 8192),
-    ("70B gate_up tp4", 14336, 8192),
-    ("70B down tp4", 8192, 7168),
-    ("70B gate_up tp8", 7168, 8192),
-    ("70B down tp8", 8192, 3584),
-)
+FLOATS = Kind("bf16", 16, "bf16", "moe_float bf16 g-1 BM16")
+OF_EXPERTS = (FLOATS, *(kind for kind in KINDS if kind.name in ("w4a16 g128 sym", "fp8 block", "mxfp4")))
+# (what, hidden size, intermediate size, heads, heads of keys); a head is 128 wide.
+MODELS = (("8B", 4096, 14336, 32, 8), ("70B", 8192, 28672, 64, 8))
+SIZES = (1, 4, 8)
 # (what, experts, top_k, weights of an expert)
 EXPERTS = (("Qwen3-30B-A3B", 128, 8, 3 * 2048 * 768), ("DeepSeek-V3", 256, 8, 3 * 7168 * 2048))
 
@@ -85,22 +80,32 @@ def touched(experts: int, top_k: int, tokens: int) -> float:
     return float(experts * (1 - (1 - top_k / experts) ** tokens))
 
 
+def layers() -> Iterator[tuple[str, int, int]]:
+    """(what, N, K of a rank): column-parallel ones are cut along N, row-parallel ones along K."""
+    for model, hidden, inner, heads, kv in MODELS:
+        for tp in SIZES:
+            yield f"{model} qkv tp{tp}", (heads + 2 * kv) * 128 // tp, hidden
+            yield f"{model} o tp{tp}", hidden, heads * 128 // tp
+            yield f"{model} gate_up tp{tp}", 2 * inner // tp, hidden
+            yield f"{model} down tp{tp}", hidden, inner // tp
+
+
 def dense_table() -> Iterator[str]:
-    yield "| layer of a rank | N x K | " + " | ".join(kind.name for kind in KINDS) + " |"
-    yield "|---|---|" + "---|" * len(KINDS)
-    for what, n, k in LAYERS:
+    yield "| layer of a rank | N x K | MFLOP a row | " + " | ".join(kind.name for kind in KINDS) + " |"
+    yield "|---|---|---|" + "---|" * len(KINDS)
+    for what, n, k in layers():
         cells = []
         for kind in KINDS:
             p = predict(kind, n * k, 1, n, k)
             cells.append(f"{p.nbytes / 1e6:.1f} MB, {p.floor * 1e6:.1f} / {p.predicted * 1e6:.1f}")
-        yield f"| {what} | {n} x {k} | " + " | ".join(cells) + " |"
+        yield f"| {what} | {n} x {k} | {2 * n * k / 1e6:.0f} | " + " | ".join(cells) + " |"
 
 
 def expert_table() -> Iterator[str]:
     yield "| experts | tokens | touched | weights | bytes | floor us | predicted us |"
     yield "|---|---|---|---|---|---|---|"
     for what, experts, top_k, weights in EXPERTS:
-        for kind in (KINDS[0], KINDS[4], KINDS[6]):
+        for kind in OF_EXPERTS:
             for tokens in (1, 16, 64):
                 count = touched(experts, top_k, tokens)
                 p = predict(kind, weights * count, tokens * top_k / count, 0, 0)
@@ -111,5 +116,27 @@ def expert_table() -> Iterator[str]:
                 )
 
 
+def beside(m: int) -> Iterator[tuple[str, float]]:
+    """(what, bytes) of the kernels that multiply nothing, for m tokens of the 8B model; dequantize takes the weight."""
+    _, hidden, inner, _, kv = MODELS[0]
+    yield "quantize e4m3 groups, K = 4096", m * (2 * hidden + hidden + 4 * hidden / 128)
+    yield "quantize e4m3 groups, K = 14336", m * (2 * inner + inner + 4 * inner / 128)
+    yield "quantize int8 rows, K = 4096", m * (2 * hidden + hidden + 4)
+    yield "kv_cache store, 8 heads", m * 2 * kv * 128 * (2 + 1)
+    yield "activation, I = 768, 8 choices", m * 8 * 768 * (2 * 2 + 2)
+    yield "permute columns, K = 2048, 8 choices", m * 8 * 2048 * (2 + 2)
+    yield "sum of 8 choices, H = 2048", m * (8 * 2 + 2) * 2048
+    yield "reduce 4 splits, N = 4096", m * (4 * 4 + 2) * hidden
+    yield "dequantize w4 g128 asym, 28672 x 4096", 2 * inner * hidden * (KINDS[1].bits / 8 + 2)
+
+
+def beside_table() -> Iterator[str]:
+    yield "| kernel | 16 tokens | floor us | 2048 tokens | floor us |"
+    yield "|---|---|---|---|---|"
+    for (what, few), (_, many) in zip(beside(16), beside(2048), strict=True):
+        cells = (f"{size / 1e6:.2f} MB | {size / BANDWIDTH * 1e6:.2f}" for size in (few, many))
+        yield f"| {what} | " + " | ".join(cells) + " |"
+
+
 if __name__ == "__main__":
-    print("\n".join([*dense_table(), "", *expert_table()]))
+    print("\n".join([*dense_table(), "", *expert_table(), "", *beside_table()]))

@@ -90,7 +90,15 @@ def test_no_kernel_is_empty(row: dict[str, Any]) -> None:
 DECODE = [param for param in rows_of("w4a16", "moe_w4a16", targets=(90,)) if "BM16" in param.id]
 
 
-@pytest.mark.parametrize("row", DECODE)
+# Up to 64 rows: beyond, the multiply-adds of the scales, M / G of one for a weight, are what the time goes to.
+SEVERAL_ROWS = [
+    param
+    for param in rows_of("w4a16", "moe_w4a16", targets=(90,))
+    if " g32 " not in param.id and "BM128" not in param.id
+]
+
+
+@pytest.mark.parametrize("row", [*DECODE, *(param for param in SEVERAL_ROWS if param not in DECODE)])
 def test_w4a16_keeps_up_with_memory(row: dict[str, Any]) -> None:
     """Every group size by the threshold of G = 128, whose weights have the fewest bits of those with groups."""
     assert row["per_weight"] <= 3.3
@@ -118,11 +126,11 @@ def test_8_bit_weights_keep_up_with_memory(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", rows_of("mxfp4", "nvfp4", "moe_mxfp4", "moe_nvfp4", targets=(90,)))
 def test_4_bit_floats_from_registers(row: dict[str, Any]) -> None:
-    """Bound by arithmetic, at about three quarters (mxfp4) and six tenths (nvfp4) of the bandwidth: e2m1's fields are
+    """Bound by arithmetic, at about seven eighths (mxfp4) and seven tenths (nvfp4) of the bandwidth: e2m1's fields are
     not in order, and nvfp4 has a scale for every 16 values."""
     assert row["from_registers"] and row["conversions"] == 0
     nvfp4, many = "nvfp4" in row["kernel"], "BM64" in row["kernel"]
-    share = 0.3 if nvfp4 and many else 0.55 if nvfp4 else 0.45 if many else 0.7
+    share = 0.3 if nvfp4 and many else 0.7 if nvfp4 else 0.45 if many else 0.85
     assert row["per_weight"] <= budget(bits_of(row)) / share
 
 

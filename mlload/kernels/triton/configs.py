@@ -58,16 +58,17 @@ def fitting(config: Config, capability: int, group: int) -> Config:
     return config
 
 
-def warps_for(config: Config, capability: int, group: int, *, fp8: bool = False) -> int:
+def warps_for(config: Config, capability: int, group: int, *, fp8: bool = False, words: bool = False) -> int:
     """Warps that hold the tile in registers without spilling: Hopper's matrix instructions need fewer registers than
-    those before and after it. capability: 90 for 9.0; group: -1 for one scale a row."""
+    those before and after it. capability: 90 for 9.0; group: -1 for one scale a row; words: 4 bits with zero points."""
     if 0 < group <= 32 and config.block_m >= 64:
         return 8
     if capability == 90:
         return config.warps
     large = config.block_n * config.block_m >= 128 * 64
     before = capability < 90 and large
-    after = capability >= 100 and ((fp8 and large) or (group < 0 and not fp8 and config.block_m <= 16))
+    few = not fp8 and config.block_m <= 16 and (group < 0 or (words and group == 128))
+    after = capability >= 100 and ((fp8 and large) or few)
     return 8 if before or after else config.warps
 
 

@@ -4,6 +4,7 @@
     (block * B + place, negative: a padded token that is not stored); scale_k, scale_v float32 [1] or [H]
 Stored is x / scale, saturating at 448; attention multiplies by the scale again. GPUs before 8.9 have no conversion and
 get the bits by integer arithmetic, the same ones.
+Idea: vLLM's reshape_and_cache, whose slots these are. Reference: `reference`.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def _capability(index: int) -> int:
     return major * 10 + minor
 
 
-def warps(config: configs.Config, x: Tensor, group: int, *, fp8: bool = False) -> int:
-    return configs.warps_for(config, capability_of(x), group, fp8=fp8)
+def warps(config: configs.Config, x: Tensor, group: int, *, fp8: bool = False, words: bool = False) -> int:
+    return configs.warps_for(config, capability_of(x), group, fp8=fp8, words=words)
 
 
 @cache
@@ -113,7 +113,7 @@ def matmul(
         BN=config.block_n,
         BM=config.block_m,
         PTX=use_ptx(x.device),
-        num_warps=warps(config, x, spec.group),
+        num_warps=warps(config, x, spec.group, words=scale.dtype == torch.int32),
         num_stages=config.stages,
         enable_fp_fusion=True,
     )

@@ -6,7 +6,7 @@
 Every step has a fixed grid, every sum a fixed order: the same bits every run, no atomics.
 Activations: "silu": silu(gate) * up, gate in the first I rows. "swiglu_oai": gpt-oss's: gate and up alternate, gate is
 clamped from above and up on both sides, gate * sigmoid(1.702 gate) * (up + 1).
-Reference: `reference`. Idea of sorting into blocks of one expert: vLLM's fused_moe.
+Reference: `reference`; conditions: `experts.fused`. Idea of sorting into blocks of one expert: vLLM's fused_moe.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def grouped(x: Tensor, experts: Experts, routing: Routing, slots: int, top_k: in
         BN=block_n,
         BM=block,
         PTX=launch.use_ptx(x.device),
-        num_warps=grouped_warps(spec.code, block, launch.capability_of(x), fine=words and 0 < spec.group <= 32),
+        num_warps=grouped_warps(spec.code, block, launch.capability_of(x), spec.group),
         num_stages=4,
         enable_fp_fusion=True,
     )

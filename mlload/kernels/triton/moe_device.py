@@ -6,11 +6,10 @@ import triton
 import triton.language as tl
 
 
-def grouped_warps(code: str, block: int, capability: int, *, fine: bool = False) -> int:
-    """With 64 rows four warps spill where e2m1 is unpacked, and before Hopper (capability 90) whatever is.
-
-    fine: zero points for every 32 values, which spill too"""
-    return 8 if block >= 64 and (code == "e2m1" or capability < 90 or fine) else 4
+def grouped_warps(code: str, block: int, capability: int, group: int) -> int:
+    """With 64 rows four warps spill where groups have 32 values or fewer, and before Hopper (capability 90) whatever is
+    unpacked. group: -1 for one scale a row."""
+    return 8 if block >= 64 and (code == "e2m1" or capability < 90 or 0 < group <= 32) else 4
 
 
 @triton.jit

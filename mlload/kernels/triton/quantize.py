@@ -5,6 +5,7 @@
     q = x / scale with scale = largest / 448 (e4m3) or / 127 (int8), to nearest even, saturating
 A group of zeros has scale 0 and codes 0. A NaN makes its group's scale NaN, so that it reaches every output that the
 group reaches. With a static scale x is only divided by it.
+Idea: a scale for each token's 128 values, of DeepSeek-V3; one program a row or a few groups.
 Reference: `cpu.fp8.quantize_groups`, `cpu.int8.quantize_rows`.
 """
 

@@ -74,6 +74,8 @@ ROUTED = (
     ("float", "float", -1, False),
     ("w4a16", "int4", 128, False),
     ("w4a16", "int4", 128, True),
+    ("w4a16", "int4", 32, False),
+    ("w4a16", "int4", 32, True),
     ("w8a16", "int8", 128, False),
     ("fp8_weights", "e4m3", 128, False),
     ("mxfp4", "e2m1", 32, False),
@@ -87,7 +89,7 @@ def routed() -> Iterator[Case]:
             tile = configs.Config(128, block, 4, 4)
             shared = name == "nvfp4"
             case = weight_only_case(f"moe_{name}", code, "bf16", group, tile, routed=True, zero=zero, shared=shared)
-            warps = tuple((target, moe_device.grouped_warps(code, block, target)) for target in TARGETS)
+            warps = tuple((target, moe_device.grouped_warps(code, block, target, group)) for target in TARGETS)
             yield case._replace(other_warps=warps)
 
 
@@ -148,7 +150,7 @@ def weight_only_case(
         stages=config.stages,
         weights=config.block_n * width * planes,
         even=("N", "K", "x_stride", "n_rows"),
-        other_warps=tuple((t, configs.warps_for(config, t, group)) for t in TARGETS),
+        other_warps=tuple((t, configs.warps_for(config, t, group, words=words)) for t in TARGETS),
     )
 
 

@@ -7,6 +7,7 @@ loses: its fp8 tensor cores keep about 14 bits while they add, here over 128 ter
 (`max_num_imprecise_acc`).
 The weight is the left operand, so that few rows need no padding to 64. With experts w and ws have a leading E.
 Idea: DeepSeek-V3's blockwise GEMM and its promotion of partial sums.
+Reference: `cpu.fp8`, `cpu.int8`; conditions: `gpu_conditions.fp8` and `int8`.
 """
 
 from __future__ import annotations

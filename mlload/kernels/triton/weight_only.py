@@ -12,6 +12,7 @@ Scales multiply the accumulator, once per group: the codes stay exact in 16 bits
 Deterministic: each output is summed by one program, or by `splits` of them into a workspace that `reduce_splits`
 adds up in order.
 Idea: Marlin's layout made once for the kernel, with the operands exchanged as in Machete.
+Reference: `packed.unpack_linear`; conditions: `gpu_conditions.weight_only`.
 """
 
 from __future__ import annotations
