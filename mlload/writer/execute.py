@@ -89,7 +89,8 @@ class Copier:
             raise
         finally:
             for worker in workers:
-                worker.join()
+                if worker.is_alive():  # an interrupt may have come before all were started
+                    worker.join()
             for descriptor in self._inputs.values():
                 os.close(descriptor)
             self._inputs.clear()

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -66,6 +67,26 @@ def test_killed_at_random_moments(source: Path, tmp_path: Path, words: list[str]
         assert read_folder(merged) == read_folder(source)
         assert (merged / "tokenizer.json").exists() and not list(out.glob("*progress*"))
     assert unfinished or KILLS < 10, "no kill fell before the end: nothing was tested"
+
+
+def test_an_interrupt_while_threads_start(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = threading.Thread.start
+    names: list[str] = []
+
+    def interrupted(self: threading.Thread) -> None:
+        if self.name.startswith("copy-"):
+            names.append(self.name)
+            if len(names) == 2:
+                raise KeyboardInterrupt
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    assert main(["shard", str(source), "-o", str(tmp_path / "out"), "--max-shard-size", "5MB"]) == 130
+    assert "internal error" not in capsys.readouterr().err and len(names) == 2
+    assert not (tmp_path / "out").exists()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("copy-")]
 
 
 def test_an_interrupted_run_goes_on(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
