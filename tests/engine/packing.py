@@ -129,6 +129,15 @@ def int8(weight: Tensor, name: str = "weight_scale") -> Packing:
     return Packing({"weight": codes.to(torch.int8), name: scale.bfloat16()}, codes * scale)
 
 
+def static_int8(weight: Tensor) -> Packing:
+    """Activations by one scale and zero point."""
+    packing = int8(weight)
+    # The product of two activations has a wider range than what was normalized.
+    packing.tensors["input_scale"] = torch.tensor([0.18 if weight.shape[1] > weight.shape[0] else 0.045])
+    packing.tensors["input_zero_point"] = torch.tensor([-7], dtype=torch.int8)
+    return packing
+
+
 def quark_int8(strategy: str, *, static: int | None = None, zeros: bool = False) -> Callable[[Tensor], Packing]:
     """One scale of the matrix or one of each row. static: zero point of the activations.
     zeros: points that symmetric weights have all the same in some exports."""
@@ -315,6 +324,16 @@ FORMATS: dict[str, Format] = {
     ),
     "ct w8a8": Format(
         compressed("int-quantized", integer(8, "channel"), integer(8, "token", dynamic=True)), int8, exact=False
+    ),
+    "ct w8a8 asym": Format(
+        compressed("int-quantized", integer(8, "channel"), integer(8, "token", dynamic=True, sym=False)),
+        int8,
+        exact=False,
+    ),
+    "ct w8a8 static asym": Format(
+        compressed("int-quantized", integer(8, "channel"), integer(8, "tensor", sym=False)),
+        static_int8,
+        exact=False,
     ),
     "ct fp8 channel": Format(
         compressed("float-quantized", floating(8, "channel"), floating(8, "token", dynamic=True)),

@@ -228,10 +228,9 @@ def spec(scheme: Scheme, n: int, k: int, *, bias: bool = False, experts: int | N
             tensors.append(TensorSpec("weight_zero_point", "I8", scale, role="zero", scalar_ok=scalar))
     if scheme.activation == "static" and layout != "nvfp4-pack-quantized":
         tensors.append(TensorSpec("input_scale", None, (Dim("", size=1),), role="input_scale", scalar_ok=True))
-        one = (Dim("", size=1),)
-        tensors.append(
-            TensorSpec("input_zero_point", "I8", one, role="aux", optional=True, scalar_ok=True)
-        ) if scheme.kind == "int" else None
+        if scheme.kind == "int":
+            one, needless = (Dim("", size=1),), bool(scheme.option("input_symmetric", True))
+            tensors.append(TensorSpec("input_zero_point", "I8", one, role="aux", optional=needless, scalar_ok=True))
     if bias:
         tensors.append(TensorSpec("bias", None, (Dim("N"),), role="bias"))
     return stacked(tuple(tensors), experts)

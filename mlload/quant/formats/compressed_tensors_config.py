@@ -39,6 +39,7 @@ class Group(NamedTuple):
     activation: Literal["dynamic", "static"] | None
     activation_bits: int | None
     mx: bool
+    input_symmetric: bool = True
 
     @property
     def scheme(self) -> Scheme:
@@ -54,6 +55,7 @@ class Group(NamedTuple):
             act_order=self.actorder in ("group", "dynamic"),
             activation=self.activation,
             activation_bits=self.activation_bits,
+            options=() if self.input_symmetric else (("input_symmetric", False),),
         )
 
 
@@ -124,6 +126,7 @@ def _group(name: str, targets: tuple[str, ...], group: Mapping[str, Any], defaul
         activation=None if not active else "static" if _is_static(activations) else "dynamic",
         activation_bits=integer(activations, "num_bits") if active and isinstance(activations, dict) else None,
         mx=micro,
+        input_symmetric=not isinstance(activations, dict) or flag(activations, "symmetric", default=True),
     )
 
 
