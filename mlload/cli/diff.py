@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlload.cli import options
+from mlload.cli.layout import cells, wrap
 from mlload.cli.output import Output
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def command(ctx: click.Context, one: str, other: str, form: str) -> None:
     if form == "json":
         out.json({"schema_version": 1, "command": "diff", "a": one, "b": other, "same": found.same, **document(found)})
     else:
-        out.print_all(lines(found))
+        out.print_all(lines(found, out.width))
         names = {one: left.format, other: right.format}
         if list(names.values()).count("gguf") == 1 and not found.same:
             (gguf,) = (source for source, form in names.items() if form == "gguf")
@@ -79,7 +80,7 @@ def _tensor(entry: TensorDifference) -> dict[str, Any]:
     }
 
 
-def lines(found: Diff) -> Iterator[str]:
+def lines(found: Diff, width: int) -> Iterator[str]:
     """The result for people: what differs by kind, the first of each by name."""
     for fault in found.broken:
         for side, message in (("A", fault.one), ("B", fault.other)):
@@ -96,20 +97,23 @@ def lines(found: Diff) -> Iterator[str]:
         kinds.setdefault(entry.what, []).append(entry)
     for what, entries in kinds.items():
         yield f"{what}: {len(entries):,}"
-        yield from _some([f"{entry.name}  {_sides(entry)}{_far(entry.distance)}" for entry in entries])
+        yield from _some([(entry.name, f"{_sides(entry)}{_far(entry.distance)}") for entry in entries], width)
     if found.weights:
         yield f"weights by their numbers: {len(found.weights):,}"
-        yield from _some([f"{entry.name}  {_sides(entry)}{_far(entry.distance)}" for entry in found.weights])
+        yield from _some([(entry.name, f"{_sides(entry)}{_far(entry.distance)}") for entry in found.weights], width)
     for title, differences in (("config", found.config), ("files", found.files)):
         if differences:
             yield f"{title}: {len(differences):,}"
-            yield from _some([f"{entry.name}  {entry.one or '-'} -> {entry.other or '-'}" for entry in differences])
+            yield from _some([(one.name, f"{one.one or '-'} -> {one.other or '-'}") for one in differences], width)
 
 
-def _some(texts: list[str]) -> Iterator[str]:
-    yield from (f"  {text}" for text in texts[:SHOWN])
-    if len(texts) > SHOWN:
-        yield f"  ... and {len(texts) - SHOWN:,} more (--format json lists all)"
+def _some(entries: list[tuple[str, str]], width: int) -> Iterator[str]:
+    """Names, and behind each what differs, or below it where the line is too short."""
+    for name, what in entries[:SHOWN]:
+        line = f"  {name}  {what}"
+        yield from [line] if cells(line) <= width else [f"  {name}", *wrap(what, width, "      ")]
+    if len(entries) > SHOWN:
+        yield f"  ... and {len(entries) - SHOWN:,} more (--format json lists all)"
 
 
 def _sides(entry: TensorDifference) -> str:
