@@ -14,11 +14,12 @@ A Llama-shaped bf16 checkpoint is written once. Each method runs in a process of
     runai       runai-model-streamer, every tensor cloned   } with the python of --peers-python, where
     fast        fastsafetensors (nogds), every tensor kept  } they are installed; left out where not
 
-cold: the files' pages are dropped before each run; warm: they are in the page cache. Twice as much memory is touched
-and freed before each run, so that none pays for pages that a host has to give first. Then tp 4, cold: four processes
-at once read their own bytes; `read_bytes` and `rchar` (/proc/self/io) summed over them against the checkpoint's size,
-and the time from the first read of any to the last byte of any against tp 1. memory: RssAnon + RssShmem above what
-the process had before. Text and JSON are kept in benchmarks/results/, with the bounds beside the figures.
+cold: the files' pages are dropped before each run; warm: they are in the page cache. A quarter more memory than the
+files take is touched and freed before each run, so that none pays for pages that a host has to give first. Then tp 4,
+cold: four processes at once read their own bytes; `read_bytes` and `rchar` (/proc/self/io) summed over them against
+the checkpoint's size, and the time from the first read of any to the last byte of any against tp 1. memory: RssAnon +
+RssShmem above what the process had before. Text and JSON are kept in benchmarks/results/, with the bounds beside the
+figures.
 """
 
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-call"
@@ -254,7 +255,10 @@ def mapped(files: list[Path], *, copy: bool = False) -> None:
 def settle(nbytes: int) -> None:
     """Touches so much memory and frees it: a virtual machine may have given its free pages back to the host, and who
     takes one first would pay for that."""
-    touching = f"import mmap; m = mmap.mmap(-1, {nbytes}); [m.__setitem__(at, 1) for at in range(0, {nbytes}, 4096)]"
+    touching = (
+        f"import mmap; m = mmap.mmap(-1, {nbytes}); m.madvise(mmap.MADV_HUGEPAGE); "
+        f"[m.__setitem__(at, 1) for at in range(0, {nbytes}, mmap.PAGESIZE)]"
+    )
     subprocess.run([sys.executable, "-c", touching], check=True)
 
 
@@ -331,7 +335,7 @@ def report(folder: Path, rounds: int, methods: tuple[str, ...], peers_python: st
                 if method in absent:
                     continue
                 (drop if state == "cold" else warm)(folder)
-                settle(2 * size)
+                settle(5 * size // 4)
                 ranks = spawn(method, folder, peers_python if method in PEERS else sys.executable)
                 if ranks is None:
                     absent.add(method)
@@ -343,7 +347,7 @@ def report(folder: Path, rounds: int, methods: tuple[str, ...], peers_python: st
     for _ in range(rounds if "cpu" in methods else 0):
         for tp, kept in ((1, one), (4, four)):
             drop(folder)
-            settle(2 * size)
+            settle(5 * size // 4)
             ranks = spawn("cpu", folder, sys.executable, tp)
             assert ranks is not None
             kept.append(ranks)
