@@ -1,7 +1,7 @@
 """Reads by several threads: not copied at all where a parameter can be a view of its file (`mapped`), else straight
 into place where the layout allows, else through a few reused buffers.
 
-Peak memory beside the destinations: BUFFERS pieces of 2 MiB, and one scratch span a thread.
+Peak memory beside the destinations: BUFFERS pieces of 2 MiB, and two scratch spans a thread.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ def apart(have: Tensor, want: Tensor) -> float:
 # compressed-tensors: how far logits may be from what transformers has of the same files. Activations that are rounded
 # to 8 or 4 bits land on another side here and there, and two random layers spread that.
 PRESETS = {
-    "W4A16": 2e-5, "W8A16": 2e-5, "W4A16_ASYM": 2e-5, "W8A8": 0.05, "FP8_DYNAMIC": 0.1, "FP8": 0.1, "FP8_BLOCK": 0.1,
+    "W4A16": 2e-5, "W8A16": 2e-5, "W4A16_ASYM": 2e-5, "W8A8": 0.05, "W8A8 inputs asym": 0.05,
+    "FP8_DYNAMIC": 0.1, "FP8": 0.1, "FP8_BLOCK": 0.1,
     "NVFP4A16": 0.05, "MXFP4A16": 0.05, "MXFP8A16": 0.05, "MXFP8": 0.15,
 }  # fmt: skip
 # transformers 5.24 fails on these files; the floats that they stand for are its answer instead.
@@ -80,7 +81,10 @@ def compress(made: Any, preset: str, folder: Path) -> None:
     )
     from compressed_tensors.quantization.utils import calculate_qparams
 
-    scheme = preset_name_to_scheme(preset, ["Linear"])
+    name, _, inputs = preset.partition(" inputs ")
+    scheme = preset_name_to_scheme(name, ["Linear"])
+    if inputs == "asym":
+        scheme.input_activations.symmetric = False
     args: Any = scheme.weights
     if args.group_size == 128:
         args.group_size = 32

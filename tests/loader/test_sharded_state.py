@@ -135,14 +135,18 @@ def test_the_real_model(real_model: RealModel, tmp_path: Path) -> None:
 QUANTIZED = ["awq", "ct w8a8", "ct fp8 channel", "ct fp8 tensor", "fp8 static", "fp8 tensor"]
 
 
+def packed_and_cut(name: str, tp: int, folder: Path) -> tuple[Path, Path]:
+    source = folder / "source"
+    source.mkdir()
+    write_packed(source, name)
+    return source, shard(source, folder / "cut", "--tp", str(tp))
+
+
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized_ones_come_back(name: str, tp: int, tmp_path: Path) -> None:
     """Fused and not repacked, as our files say of themselves: whole again at their own size and at another."""
-    source = tmp_path / "source"
-    source.mkdir()
-    write_packed(source, name)
-    cut = shard(source, tmp_path / "cut", "--tp", str(tp))
+    source, cut = packed_and_cut(name, tp, tmp_path)
     for mesh in (Mesh(tp), Mesh(3 - tp)):
         check(source, cut, mesh)
 
@@ -152,19 +156,14 @@ def test_quantized_ones_come_back(name: str, tp: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_logits_of_quantized_ones(name: str, tp: int, tmp_path: Path) -> None:
     """The very kernels on the very bytes: equal to the last bit."""
-    source = tmp_path / "source"
-    source.mkdir()
-    write_packed(source, name)
-    cut = shard(source, tmp_path / "cut", "--tp", str(tp))
+    source, cut = packed_and_cut(name, tp, tmp_path)
     want, have = logits(planned(source, Mesh(tp)), IDS), logits(planned(cut, Mesh(tp)), IDS)
     assert len(want) == tp and all(torch.equal(one, other) for one, other in zip(want, have, strict=True))
 
 
 @pytest.mark.parametrize("load_format", ["auto", "sharded_state"])
 def test_load_test_of_a_quantized_one(load_format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "source").mkdir()
-    write_packed(tmp_path / "source", "awq")
-    cut = shard(tmp_path / "source", tmp_path / "cut", "--tp", "1")
+    _, cut = packed_and_cut("awq", 1, tmp_path)
     capsys.readouterr()
     words = ["--load-format", load_format, "--weights-only", "--format", "json"]
     assert main(["load-test", str(cut), *words]) == 0

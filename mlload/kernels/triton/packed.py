@@ -70,8 +70,11 @@ def common_width(scheme: Scheme, linears: Sequence[Mapping[str, Tensor]], n: int
     """K' that holds each of these linears, whose orders differ; 0 where all of them have whole groups."""
     forms = set()
     for tensors in linears:
-        packed = pack_linear(scheme, tensors, n, k)
-        forms.add((packed["order"].shape[0] if "order" in packed else k, spec_for(scheme, k, packed)))
+        parts, form = integers(scheme, tensors, n, k), (k, spec_for(scheme, k).group)
+        if parts.g_idx is not None:
+            order, broken = in_groups(parts.g_idx, parts.scale.shape[1], scheme.group_size or k)
+            form = (len(order), form[1] if broken is None else SPLINTER)
+        forms.add(form)
     return 0 if len(forms) < 2 else -(-(max(forms)[0] + SPLINTER) // SPLINTER) * SPLINTER
 
 
