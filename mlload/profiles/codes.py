@@ -96,8 +96,10 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "EN027": (
         "Quark config",
-        "A Quark checkpoint's config needs its export section, and for a quantized KV cache a matching entry in "
-        "layer_quant_config that has output_tensors. int8 weights are symmetric there, and their inputs int8 too.",
+        "A Quark checkpoint's config needs its sections (export with kv_cache_group, exclude, layer_type_quant_config, "
+        "and a global or layer entry; empty ones will do where nothing is to be said), and for a quantized KV cache a "
+        "matching entry in layer_quant_config that has output_tensors. int8 weights are symmetric there, and their "
+        "inputs int8 too.",
     ),
     "EN028": (
         "ModelOpt config",

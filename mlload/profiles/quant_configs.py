@@ -109,6 +109,7 @@ def _quark(config: dict[str, Any], profile: Profile, where: str) -> Refusals:
     if not isinstance(export, dict):
         yield _error("EN027", where, "a Quark config needs its export section")
         return
+    yield from _quark_sections(config, export, where)
     yield from _quark_int8(config, where)
     groups = export.get("kv_cache_group") or []
     if not groups:
@@ -128,11 +129,22 @@ def _quark(config: dict[str, Any], profile: Profile, where: str) -> Refusals:
         yield _error("EN027", where, "the KV cache entry of layer_quant_config has no output_tensors")
 
 
+def _quark_sections(config: dict[str, Any], export: dict[str, Any], where: str) -> Refusals:
+    """quark.py:276, :243, :773: asked for every layer, without a default."""
+    needed = ((export, "kv_cache_group", list), (config, "exclude", list), (config, "layer_type_quant_config", dict))
+    missing = [
+        f"{name} ({kind()} where it is empty)" for held, name, kind in needed if not isinstance(held.get(name), kind)
+    ]
+    if missing:
+        yield _error("EN027", where, f"a Quark config needs {', '.join(missing)}")
+    if not isinstance(config.get("global_quant_config"), dict) and not config.get("layer_quant_config"):
+        yield _error("EN027", where, "neither global_quant_config nor layer_quant_config says how layers are quantized")
+
+
 def _quark_int8(config: dict[str, Any], where: str) -> Refusals:
-    """quark.py `_is_w8a8_int8`: what linears have without an entry of their own."""
-    types = config.get("layer_type_quant_config")
-    entry = types.get("Linear") if isinstance(types, dict) else None
-    entry = entry if isinstance(entry, dict) else config.get("global_quant_config")
+    """quark.py `_is_w8a8_int8`: what linears have without an entry of their own. `layer_type_quant_config` is asked by
+    the layer's class and not by its name, so that none of its entries is ever found."""
+    entry = config.get("global_quant_config")
     weight = entry.get("weight") if isinstance(entry, dict) else None
     if not isinstance(weight, dict) or weight.get("dtype") != "int8":
         return

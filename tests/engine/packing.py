@@ -294,6 +294,7 @@ def gptq_config(bits: int, **more: Any) -> dict[str, Any]:
 def quark(weight: dict[str, Any], inputs: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "quant_method": "quark",
+        "layer_type_quant_config": {},
         "global_quant_config": {"weight": weight, "input_tensors": inputs, "output_tensors": None, "bias": None},
         "exclude": ["lm_head"],
         "export": {"pack_method": "order", "kv_cache_group": []},

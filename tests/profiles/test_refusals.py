@@ -111,11 +111,21 @@ def test_a_missing_field_is_named() -> None:
     assert of_quant(config) == ["EN030"]
 
 
+# What Quark itself exports beside its entries; a real vLLM ends in a TypeError or AttributeError without them.
+QUARK: dict[str, Any] = {
+    "quant_method": "quark",
+    "export": {"kv_cache_group": []},
+    "exclude": ["lm_head"],
+    "layer_type_quant_config": {},
+    "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}},
+}
+
+
 def quark_int8(weight: dict[str, Any], inputs: dict[str, Any] | None) -> dict[str, Any]:
     rows = {"dtype": "int8", "qscheme": "per_channel", "symmetric": True, "is_dynamic": False}
     tokens = None if inputs is None else {**rows, "is_dynamic": True, **inputs}
     whole = {"weight": {**rows, **weight}, "input_tensors": tokens}
-    return {"quant_method": "quark", "export": {"kv_cache_group": []}, "global_quant_config": whole}
+    return {**QUARK, "global_quant_config": whole}
 
 
 @pytest.mark.parametrize(
@@ -128,8 +138,14 @@ def quark_int8(weight: dict[str, Any], inputs: dict[str, Any] | None) -> dict[st
         ({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128]}, "EN026"),
         ({"quant_method": "fp8", "activation_scheme": "lazy"}, "EN026"),
         ({"quant_method": "quark"}, "EN027"),
-        ({"quant_method": "quark", "export": {"kv_cache_group": []}}, None),
-        ({"quant_method": "quark", "export": {"kv_cache_group": ["*k_proj"]}, "layer_quant_config": {}}, "EN027"),
+        (QUARK, None),
+        ({**QUARK, "export": {}}, "EN027"),
+        ({**QUARK, "exclude": None}, "EN027"),
+        ({**QUARK, "layer_type_quant_config": None}, "EN027"),
+        ({**QUARK, "layer_quant_config": None}, None),
+        ({**QUARK, "global_quant_config": None}, "EN027"),
+        ({**QUARK, "global_quant_config": None, "layer_quant_config": {"*": {}}}, None),
+        ({**QUARK, "export": {"kv_cache_group": ["*k_proj"]}, "layer_quant_config": {}}, "EN027"),
         (quark_int8({}, {}), None),
         (quark_int8({"qscheme": "per_tensor"}, {"qscheme": "per_tensor", "is_dynamic": False}), None),
         (quark_int8({"symmetric": False}, {}), "EN027"),

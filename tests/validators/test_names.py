@@ -213,6 +213,7 @@ def test_case_71_blocks_kept_under_quark() -> None:
         "export": {"kv_cache_group": [], "pack_method": "reorder"},
         "global_quant_config": {"weight": group, "input_tensors": {**group, "is_dynamic": True}},
         "layer_quant_config": {},
+        "layer_type_quant_config": {},
         "exclude": ["lm_head", "re:.*self_attn.*"],
     }
     tensors = quantized(llama(), mxfp4, keep=lambda module: "self_attn" in module)
